@@ -1,0 +1,348 @@
+"""The recipe of the embedded base model: a tiny Qwen3 that knows the environment's language and none of its rules.
+
+    python data/base/recipe.py            # about 90 minutes on 2 cores; resumes where it was stopped
+    python data/base/recipe.py --steps 50 --out /tmp/try
+
+1. A byte-level BPE tokenizer whose lexicon (JSON keys, field names, goals, departments, two-digit
+   numbers) makes one token of what is one thing.
+2. A curriculum: copy exercises; then transcripts of the exploratory policy in throw-away worlds in
+   which every department of every company has its own random rules; 60% of them carry hints
+   (what a CSR would say), followed 85% of the time; and world-model examples from the same calls.
+3. Loss on action and CSR tokens only.
+
+Writes config.json, model.safetensors, tokenizer files and recipe.json (settings, checksums, evaluation).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import re
+import time
+from pathlib import Path
+
+import tokenizers
+import torch
+from tokenizers import decoders, models, pre_tokenizers, trainers
+from tqdm import tqdm
+from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+from lfo import tokens, tools, world
+from lfo.config import EnvConfig
+from lfo.env import Episode, RandomForm
+from lfo.records import Task
+from lfo.simulator import SITUATION_STATUS, requested_fields, say
+from lfo.tokens import SPECIAL_TOKENS, Codec
+
+HERE = Path(__file__).parent
+SEED = 20_000  # worlds of the experiments use seeds below 1,000
+HINTED, FOLLOWED = 0.6, 0.85  # share of transcripts with hints; share of hints that are followed
+MAX_TOKENS = 320  # longer documents are left out
+CALLS_FIRST = 0.08  # share of transcripts that call without a form
+
+
+# --- tokenizer -------------------------------------------------------------------------------
+
+
+def lexicon() -> list[str]:
+    """Strings that are one token each. A key such as `"email": "` is directly followed by its value."""
+    glue = [
+        '{"departments": [{"name": "', '", "phone": "', '", "description": "', '", "operating_hours": "',
+        '"}, {"name": "', '"}]}', '{"status": "', '", "message": "', '"unavailable": [', '", "auth_info": {', '"}}',
+        "}}", "]}", '", ', '"}', '{"declined": "', '{"refused": "', '{"error": "', "800-555-", "-555-", "@example.com",
+        'search_company<|args|>{"company_name": "', 'auth_info_form<|args|>{"fields": [', tokens.CALL_PREFIX,
+        " Step ", " Directory: ", " Previous Actions: ", " Collected Auth: ", " Unavailable: ",
+    ]  # fmt: skip
+    words = [
+        *(f'"{f}": "' for f in world.FIELDS), *(f'"{f}"' for f in world.FIELDS),
+        *(f" {spoken}" for spoken in world.FIELDS.values()), *tools.TOOLS, *world.DEPARTMENTS,
+        *world.DEPARTMENT_OF_GOAL, *(kind.description for kind in world.DEPARTMENTS.values()),
+        *world.OPERATING_HOURS, *world.NAME_PREFIXES, *(f" {s}" for some in world.NAME_SUFFIXES.values() for s in some),
+        *SITUATION_STATUS.values(), *(f"{i:02d}" for i in range(100)),
+    ]  # fmt: skip
+    return list(dict.fromkeys(glue + words))
+
+
+def build_tokenizer(corpus: list[str], vocab_size: int = 1400) -> PreTrainedTokenizerFast:
+    """Byte-level BPE (so that any text can be encoded) plus the lexicon."""
+    phrases = lexicon()
+    tokenizer = tokenizers.Tokenizer(models.BPE())
+    words = tokenizers.Regex(r" ?[A-Za-z']+|\d|\s+|[^\sA-Za-z\d]+")
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(words, "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size, special_tokens=list(SPECIAL_TOKENS), show_progress=False, min_frequency=5,
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+    )
+    # The lexicon is cut out of the corpus, so that no merge is spent on it.
+    cut = re.compile("|".join(re.escape(p) for p in sorted([*phrases, *SPECIAL_TOKENS], key=len, reverse=True)))
+    corpus = [cut.sub("\n", text) for text in corpus]
+    tokenizer.train_from_iterator(corpus, trainer)
+    tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
+    tokenizer.add_tokens([tokenizers.AddedToken(p, normalized=False) for p in phrases])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<|pad|>", eos_token="<|end|>", clean_up_tokenization_spaces=False
+    )
+
+
+# --- throw-away worlds and transcripts -------------------------------------------------------
+
+
+def throwaway_world(rng: random.Random, companies: int = 8, tasks: int = 64) -> world.World:
+    """Companies whose every department has its own random rules, and tasks that can be solved."""
+    phones = [f"800-555-{i:04d}" for i in rng.sample(range(10_000), 5 * companies)]
+    records, rules, profiles, drawn = {}, {}, {}, []
+    for i, prefix in enumerate(rng.sample(world.NAME_PREFIXES, companies)):
+        industry = world.INDUSTRIES[i % 4]
+        name = f"{prefix} {rng.choice(world.NAME_SUFFIXES[industry])}"
+        company = world.draw_company(rng, f"x{i}", name, industry, phones)
+        records[company.company_id] = company
+        rules |= {(r.company_id, r.department): r for r in world.draw_free_rules(rng, company)}
+    while len(drawn) < tasks:
+        company = rng.choice(list(records.values()))
+        profile = world.draw_profile(rng, f"u{len(drawn)}", company.industry)
+        names = [d.name for d in company.departments]
+        chosen = rng.sample(names, min(rng.choices((1, 2, 3), (7, 2, 1))[0], len(names)))
+        goals = tuple(rng.choice(world.DEPARTMENTS[n].goals) for n in chosen)
+        try:
+            plan = world.oracle_plan(rules, profile, company.company_id, goals)
+        except ValueError:
+            continue
+        if len(plan.departments) > 4:
+            continue
+        profiles[profile.profile_id] = profile
+        request = world.request_text(rng, company, goals)
+        drawn.append(Task(f"x-{len(drawn)}", "train", 1, company.company_id, profile.profile_id, request, goals, plan.steps))
+    typical = world.TypicalRules({}, {}, {})
+    return world.World(-1, records, rules, typical, profiles, tuple(drawn))
+
+
+class HintedForm(RandomForm):
+    """The exploratory policy with imagined replies in its context, which it mostly believes."""
+
+    def __init__(self, episode, world_, rng):
+        super().__init__(episode, world_, rng)
+        self.hints: dict[str, str] = {}
+        self.follows = rng.random() < FOLLOWED
+        self.calls_first = rng.random() < CALLS_FIRST
+
+    def draw_hints(self) -> list[str]:
+        """CSR replies to empty-handed calls of the departments on the way, and of some others."""
+        rules, company = self.world.rules, self.episode.task.company_id
+        path = world.departments_to_call(rules, company, self.episode.task.goals)
+        others = [d for d in self.directory if d not in path and self.rng.random() < 0.2]
+        chosen = path + others
+        self.rng.shuffle(chosen)
+        for name in chosen:
+            required = rules[company, name].required
+            if required:
+                status, text = "auth_failed", say(self.rng, "missing", False, dept=name, fields=required)
+            else:
+                status, text = "success", say(self.rng, "success", False, dept=name)
+            self.hints[name] = json.dumps({"status": status, "message": text})
+        return list(self.hints.values())
+
+    def choose_fields(self):
+        if self.hints and self.follows:
+            path = [d for d in self.hints if d in self.to_call] or list(self.hints)
+            return {f for d in path for f in requested_fields(self.hints[d])} or None
+        return None if self.calls_first and not self.hints else super().choose_fields()
+
+
+def transcript(codec: Codec | None, throwaway: world.World, task: Task, rng: random.Random):
+    """One episode as (segments, world-model texts): segments are (text, whether it is trained on)."""
+    episode = Episode(throwaway, task, EnvConfig(), rng.randrange(2**31))
+    agent = HintedForm(episode, throwaway, rng)
+    hinted = rng.random() < HINTED
+    observation = task.request
+    segments = [(f"<|task|>{task.request}<|/task|>", False)]
+    while episode.stop is None:
+        if "departments" in observation and hinted and not agent.hints:
+            agent.directory = {d["name"]: d["phone"] for d in json.loads(observation)["departments"]}
+            segments += [(f"<|imagine|>{hint}<|/imagine|>", False) for hint in agent.draw_hints()]
+        action = agent.act(observation)
+        segments += [("<|tool|>", False), (f"{action}<|end|>", True)]
+        observation = episode.step(action).observation
+        if observation:
+            spoken = episode.turns[-1].tool == "make_phone_call"
+            segments += [("<|obs|>", False), (observation, spoken), ("<|/obs|>", False)]
+    return segments, episode
+
+
+def tokenised(codec: Codec, segments) -> tuple[list[int], list[int]]:
+    """(ids, loss mask) of a segmented text."""
+    ids, mask = [], []
+    for text, trained in segments:
+        piece = codec.encode(text)
+        ids += piece
+        mask += [int(trained)] * len(piece)
+    return ids, mask
+
+
+def copy_exercise(codec: Codec, rng: random.Random) -> tuple[list[int], list[int]]:
+    """A form answer to be copied into a call, and a directory to look a number up in: without a story."""
+    industry = rng.choice(world.INDUSTRIES)
+    fields = world.canonical(rng.sample(world.industry_fields(industry), rng.randint(2, 5)))
+    values = world.draw_profile(rng, "x", industry).values
+    given = {f: values[f] for f in fields if f in values}
+    names = rng.sample(list(world.DEPARTMENTS), rng.randint(2, 4))
+    directory = {n: f"800-555-{rng.randrange(10_000):04d}" for n in names}
+    target = rng.choice(names)
+    listing = "; ".join(f"{n} {p}" for n, p in directory.items())
+    call = tools.format_call("make_phone_call", {"phone_number": directory[target], "auth_info": given})
+    return tokenised(
+        codec,
+        [
+            (f"<|state|>{listing}.<|/state|><|obs|>{json.dumps({**given, 'unavailable': []})}<|/obs|>", False),
+            (f"<|task|>{target}<|/task|><|tool|>", False),
+            (f"{call}<|end|>", True),
+            (f"<|action|>{directory[target]}<|/action|><|csr|>", False),
+            (f"{target}<|/csr|>", True),
+        ],
+    )
+
+
+class Documents:
+    """An endless, seeded stream of training documents; `draw(step)` is a pure function of the step."""
+
+    def __init__(self, codec: Codec, copy_steps: int, tokens_per_step: int):
+        self.codec, self.copy_steps, self.tokens_per_step = codec, copy_steps, tokens_per_step
+
+    def draw(self, step: int) -> list[tuple[list[int], list[int]]]:
+        rng = random.Random(f"{SEED}/{step}")
+        copying = 1.0 if step < self.copy_steps else 0.1
+        documents, size = [], 0
+        throwaway, calls = None, []
+        while size < self.tokens_per_step:
+            if rng.random() < copying:
+                documents.append(copy_exercise(self.codec, rng))
+            elif calls and rng.random() < 0.3:
+                documents.append(calls.pop(rng.randrange(len(calls))))
+            else:
+                throwaway = throwaway or throwaway_world(rng)
+                segments, episode = transcript(self.codec, throwaway, rng.choice(throwaway.tasks), rng)
+                documents.append(tokenised(self.codec, segments))
+                calls += [
+                    ([*e.prompt, *e.reply], [0] * len(e.prompt) + [1] * len(e.reply))
+                    for e in self.codec.call_examples("x", episode.request, episode.turns, "phone")
+                ]
+            if len(documents[-1][0]) > MAX_TOKENS:
+                documents.pop()
+                continue
+            size += len(documents[-1][0])
+        return sorted(documents, key=lambda d: len(d[0]))
+
+
+# --- training --------------------------------------------------------------------------------
+
+
+def build_model(vocab_size: int) -> Qwen3ForCausalLM:
+    """About 2 M parameters in the Qwen3 architecture."""
+    torch.manual_seed(SEED)
+    config = Qwen3Config(
+        vocab_size=vocab_size, hidden_size=192, intermediate_size=512, num_hidden_layers=4, num_attention_heads=6,
+        num_key_value_heads=3, head_dim=32, max_position_embeddings=2048, tie_word_embeddings=True,
+        rope_parameters={"rope_type": "default", "rope_theta": 10_000.0}, attn_implementation="eager",
+        bos_token_id=None, eos_token_id=None, pad_token_id=0,
+    )
+    return Qwen3ForCausalLM(config)
+
+
+def batches(documents, pad_id: int, rows: int = 24):
+    """Length-sorted documents -> padded (tokens, mask) micro-batches."""
+    for i in range(0, len(documents), rows):
+        chunk = documents[i : i + rows]
+        width = max(len(ids) for ids, _ in chunk)
+        padded = torch.tensor([ids + [pad_id] * (width - len(ids)) for ids, _ in chunk])
+        mask = torch.tensor([m + [0] * (width - len(m)) for _, m in chunk], dtype=torch.float32)
+        yield padded, mask
+
+
+def learning_rate(step: int, steps: int, peak: float) -> float:
+    """Warm-up over 100 steps, constant, linear decay to a tenth over the last 40%."""
+    decay_from = 0.6 * steps
+    fall = 1 - 0.9 * max(0.0, (step - decay_from) / (steps - decay_from))
+    return peak * min(1.0, (step + 1) / 100) * fall
+
+
+def train_step(model, optimizer, documents, pad_id) -> float:
+    """One optimizer step over all documents; returns the loss in nats per trained token."""
+    total = sum(sum(m) for _, m in documents)
+    loss_sum = 0.0
+    for ids, mask in batches(documents, pad_id):
+        with torch.autocast("cpu", torch.bfloat16):
+            # Right padding needs no attention mask under causal attention.
+            hidden = model.model(ids).last_hidden_state[:, :-1]
+            picked = mask[:, 1:].bool()
+            logits = model.lm_head(hidden[picked])
+        loss = torch.nn.functional.cross_entropy(logits.float(), ids[:, 1:][picked], reduction="sum") / total
+        loss.backward()
+        loss_sum += loss.item()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return loss_sum
+
+
+@torch.no_grad()
+def copy_accuracy(model, codec, documents) -> dict[str, float]:
+    """Teacher-forced accuracy of two-digit tokens and of all trained tokens."""
+    digits = torch.tensor([codec.encode(f"{i:02d}")[0] for i in range(100)])
+    hits, numbers = [], []
+    for ids, mask in batches(documents, codec.pad_id):
+        with torch.autocast("cpu", torch.bfloat16):
+            guess = model(ids).logits[:, :-1].argmax(-1)
+        target, picked = ids[:, 1:], mask[:, 1:].bool()
+        hits.append((guess == target)[picked])
+        numbers.append((guess == target)[picked & torch.isin(target, digits)])
+    return {"tokens": torch.cat(hits).float().mean().item(), "digits": torch.cat(numbers).float().mean().item()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=HERE, help="folder of the model")
+    parser.add_argument("--steps", type=int, default=5000)
+    parser.add_argument("--copy-steps", type=int, default=1200, help="first steps, with copy exercises alone")
+    parser.add_argument("--tokens", type=int, default=6000, help="tokens per step")
+    parser.add_argument("--lr", type=float, default=2e-3)
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    rng = random.Random(SEED)
+    if not (args.out / "tokenizer.json").exists():
+        corpus = []
+        for _ in range(40):
+            throwaway = throwaway_world(rng)
+            for task in throwaway.tasks:
+                segments, episode = transcript(None, throwaway, task, rng)
+                corpus.append("".join(text for text, _ in segments))
+        build_tokenizer(corpus).save_pretrained(args.out)
+    codec = Codec.load(args.out)
+    model = build_model(len(codec.tokenizer))
+    print(f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(codec.tokenizer)} tokens")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=(0.9, 0.98), weight_decay=0.01)
+    checkpoint, start = args.out / "recipe-checkpoint.pt", 0
+    if checkpoint.exists():
+        saved = torch.load(checkpoint, weights_only=True)
+        model.load_state_dict(saved["model"])
+        optimizer.load_state_dict(saved["optimizer"])
+        start = saved["step"]
+    stream = Documents(codec, args.copy_steps, args.tokens)
+    began, bar = time.time(), tqdm(range(start, args.steps), initial=start, total=args.steps, mininterval=10)
+    for step in bar:
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(step, args.steps, args.lr)
+        loss = train_step(model, optimizer, stream.draw(step), codec.pad_id)
+        if step % 50 == 49:
+            bar.set_postfix(loss=f"{loss:.3f}", refresh=False)
+            scores = copy_accuracy(model, codec, Documents(codec, 0, 4000).draw(-step) + Documents(codec, 10**9, 2000).draw(-step))
+            tqdm.write(f"step {step + 1} loss {loss:.3f} digits {scores['digits']:.3f} tokens {scores['tokens']:.3f} {time.time() - began:.0f}s")
+        if step % 200 == 199 or step + 1 == args.steps:
+            torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step + 1}, checkpoint)
+            model.save_pretrained(args.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,15 @@
+"""lfo - Learning from Observation: LLM agents that learn from what their environment says.
+
+Import order, lowest layer first (``tests/test_layout.py`` enforces it)::
+
+    0  config  records            what a run is, what the data is
+    1  world   tools              hidden rules, public tools
+    2  simulator  env             who answers, one episode
+    3  tokens                     text <-> token ids with roles
+    4  objectives  sampling       losses; how a group of rollouts is conditioned
+    5  rollout  learner           weights -> trajectories; trajectories -> weights
+    6  evaluate  train            measurements; the only loop
+    7  figures  cli               result files -> figures; the command line
+"""
+
+__version__ = "0.1.0"

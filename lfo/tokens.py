@@ -1,0 +1,232 @@
+"""Text <-> token ids: the only module that calls a tokenizer.
+
+Every token of a trajectory gets a `Role` when it is made; all masks follow from the roles. A
+trajectory is assembled from pieces - the prompt, each sampled action as the sampler emitted it,
+each observation rendered once - and is never tokenised again.
+
+`Codec` is the `tags` dialect of the embedded base model::
+
+    <|task|>request<|/task|><|tool|>search_company<|args|>{...}<|end|><|obs|>{...}<|/obs|><|tool|>...
+
+After every observation the next action is already opened, so the policy always acts as the agent.
+The world model reads its own template, trained on the reply and its closing tag only::
+
+    <|state|>...<|/state|><|action|>call<|/action|><|predict_csr|><|csr|>reply<|/csr|>
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from lfo.records import Trajectory, Turn
+
+SPECIAL_TOKENS = (
+    "<|pad|>", "<|task|>", "<|/task|>", "<|tool|>", "<|args|>", "<|end|>", "<|obs|>", "<|/obs|>",
+    "<|imagine|>", "<|/imagine|>", "<|feedback|>", "<|/feedback|>", "<|state|>", "<|/state|>", "<|action|>",
+    "<|/action|>", "<|predict_csr|>", "<|csr|>", "<|/csr|>",
+)  # fmt: skip
+
+# What the world model learns to predict -> the tools whose answers are its targets.
+PREDICTED_TOOLS = {
+    "nothing": (),
+    "phone": ("make_phone_call",),
+    "phone+form": ("make_phone_call", "auth_info_form"),
+    "all": ("make_phone_call", "auth_info_form", "search_company"),
+}
+STATE_TOKENS = 512  # at most, per world-model state (DESIGN section 3)
+CALL_PREFIX = 'make_phone_call<|args|>{"phone_number": "'
+
+
+class Role(enum.IntEnum):
+    """Who wrote a token. The policy loss sees ACTION tokens only."""
+
+    PROMPT = 0
+    ACTION = 1
+    OBSERVATION = 2
+    IMAGINED = 3
+    FEEDBACK = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class CallExample:
+    """One world-model example: what was known before a call, the call, and what was answered.
+
+    prompt, reply: token ids; the loss is taken on `reply`, which ends with the closing tag.
+    status, reply_text: the true answer, for metrics by category.
+    """
+
+    prompt: tuple[int, ...]
+    reply: tuple[int, ...]
+    status: str
+    reply_text: str
+    task_id: str
+
+
+class TokenizerError(ValueError):
+    """The tokenizer cannot serve the dialect; the message names what is missing."""
+
+
+class Codec:
+    """Renders and reads the `tags` dialect with one tokenizer."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase):
+        self.tokenizer = tokenizer
+        ids = {t: tokenizer.convert_tokens_to_ids(t) for t in SPECIAL_TOKENS}
+        if missing := [t for t, i in ids.items() if i is None or i == tokenizer.unk_token_id]:
+            raise TokenizerError(f"the tokenizer lacks {', '.join(missing)}; the tags dialect needs the embedded base.")
+        self._ids = ids
+        self.pad_id, self.end_id, self.csr_end_id = ids["<|pad|>"], ids["<|end|>"], ids["<|/csr|>"]
+
+    @classmethod
+    def load(cls, path: str | Path) -> Codec:
+        return cls(AutoTokenizer.from_pretrained(str(path), local_files_only=Path(path).exists()))
+
+    def encode(self, text: str) -> list[int]:
+        return self.tokenizer.encode(text, add_special_tokens=False)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return self.tokenizer.decode(list(ids), skip_special_tokens=False)
+
+    # --- the policy's trajectory --------------------------------------------------------------
+
+    def prompt(self, request: str) -> list[int]:
+        """The task, with the first action not yet opened."""
+        return self.encode(f"<|task|>{request}<|/task|>")
+
+    @property
+    def opener(self) -> list[int]:
+        return [self._ids["<|tool|>"]]
+
+    def observation(self, text: str) -> list[int]:
+        return self.encode(f"<|obs|>{text}<|/obs|>")
+
+    def imagined(self, reply: Sequence[int]) -> list[int]:
+        """A reply sampled from the world model, set into the policy's context as it was sampled."""
+        body = [i for i in reply if i != self.csr_end_id]
+        return [self._ids["<|imagine|>"], *body, self._ids["<|/imagine|>"]]
+
+    def action_text(self, ids: Sequence[int]) -> str:
+        """The action between its tags; a call that never closed keeps its text and will not parse."""
+        ids = list(ids)
+        return self.decode(ids[:-1] if ids and ids[-1] == self.end_id else ids)
+
+    def call_prefix(self) -> list[int]:
+        """The beginning of a phone call, to ask the policy whom it means to call."""
+        return self.encode(CALL_PREFIX)
+
+    # --- the world model's examples -----------------------------------------------------------
+
+    def world_prompt(self, request: str, turns: Sequence[Turn], action: str) -> list[int]:
+        """State before `action`, the action, and the opening of the reply; at most STATE_TOKENS of state."""
+        for dropped in range(len(turns) + 1):
+            state = self.encode(f"<|state|>{state_text(request, turns, dropped)}<|/state|>")
+            if len(state) <= STATE_TOKENS:
+                break
+        return state + self.encode(f"<|action|>{action}<|/action|><|predict_csr|><|csr|>")
+
+    def world_reply(self, text: str) -> list[int]:
+        return [*self.encode(text), self.csr_end_id]
+
+    def reply_text(self, ids: Sequence[int]) -> str:
+        """A sampled reply as text, without its closing tag."""
+        return self.decode([i for i in ids if i != self.csr_end_id])
+
+    def call_examples(self, task_id: str, request: str, turns: Sequence[Turn], predict: str) -> list[CallExample]:
+        """World-model examples from the turns of one rollout; `predict` is a key of PREDICTED_TOOLS."""
+        return [
+            CallExample(
+                tuple(self.world_prompt(request, turns[:i], turn.action)),
+                tuple(self.world_reply(turn.observation)),
+                turn.status,
+                turn.observation,
+                task_id,
+            )
+            for i, turn in enumerate(turns)
+            if turn.tool in PREDICTED_TOOLS[predict]
+        ]
+
+
+def state_text(request: str, turns: Sequence[Turn], dropped: int = 0) -> str:
+    """The compressed state: the oldest `dropped` previous actions are left out, the directory stays.
+
+    Values of the form do not appear, only which fields were collected.
+    """
+    directory, actions, collected, unavailable = [], [], [], []
+    for turn in turns:
+        try:
+            data = json.loads(turn.observation) if turn.observation else {}
+        except json.JSONDecodeError:
+            data = {}
+        where = ""
+        if turn.tool == "search_company":
+            directory = [f"{d['name']} {d['phone']}" for d in data.get("departments", [])]
+        elif turn.tool == "auth_info_form" and turn.status == "ok":
+            collected += [f for f in data if f != "unavailable"]
+            unavailable += data["unavailable"]
+        elif turn.tool == "make_phone_call":
+            where = f" {json.loads(turn.action.partition('<|args|>')[2])['phone_number'][:20]}"
+        actions.append(f"{turn.tool or 'none'}{where} {turn.status}")
+    parts = [request, f"Step {len(turns) + 1}.", f"Directory: {'; '.join(directory)}."]
+    parts.append(f"Previous Actions: {'; '.join(actions[dropped:])}.")
+    parts.append(f"Collected Auth: {json.dumps(collected)}. Unavailable: {json.dumps(unavailable)}.")
+    return " ".join(parts)
+
+
+# --- batches ---------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class Batch:
+    """Right-padded token sequences.
+
+    tokens (B, T) int64; attention (B, T) int64, 0 on padding; loss_mask (B, T) float32, 1 on tokens
+    that are predicted (position t is predicted from t-1, so column 0 is always 0);
+    old_logprobs (B, T) float32, the sampler's; advantages (B,) float32.
+    """
+
+    tokens: torch.Tensor
+    attention: torch.Tensor
+    loss_mask: torch.Tensor
+    old_logprobs: torch.Tensor
+    advantages: torch.Tensor
+
+    def to(self, device) -> Batch:
+        return Batch(*(getattr(self, f.name).to(device) for f in dataclasses.fields(self)))
+
+
+def _pad(rows: Sequence[Sequence], fill, dtype) -> torch.Tensor:
+    out = torch.full((len(rows), max((len(r) for r in rows), default=1)), fill, dtype=dtype)
+    for i, row in enumerate(rows):
+        out[i, : len(row)] = torch.tensor(row, dtype=dtype)
+    return out
+
+
+def collate_trajectories(rows: Sequence[Trajectory], advantages: Sequence[float], pad_id: int) -> Batch:
+    """Trajectories -> batch whose loss mask covers the ACTION tokens."""
+    return Batch(
+        tokens=_pad([r.tokens for r in rows], pad_id, torch.long),
+        attention=_pad([[1] * len(r.tokens) for r in rows], 0, torch.long),
+        loss_mask=_pad([[float(x == Role.ACTION) for x in r.roles] for r in rows], 0.0, torch.float32),
+        old_logprobs=_pad([r.logprobs for r in rows], 0.0, torch.float32),
+        advantages=torch.tensor(list(advantages), dtype=torch.float32),
+    )
+
+
+def collate_calls(rows: Sequence[CallExample], pad_id: int) -> Batch:
+    """World-model examples -> batch whose loss mask covers the reply and its closing tag."""
+    sequences = [[*r.prompt, *r.reply] for r in rows]
+    masks = [[0.0] * len(r.prompt) + [1.0] * len(r.reply) for r in rows]
+    return Batch(
+        tokens=_pad(sequences, pad_id, torch.long),
+        attention=_pad([[1] * len(s) for s in sequences], 0, torch.long),
+        loss_mask=_pad(masks, 0.0, torch.float32),
+        old_logprobs=torch.zeros(len(rows), max((len(s) for s in sequences), default=1)),
+        advantages=torch.zeros(len(rows)),
+    )
