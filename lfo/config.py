@@ -1,20 +1,25 @@
 """What a run is: frozen, validated settings with their units. Knows nothing about how they are used.
 
-`load_config` reads YAML, `override` applies a notebook's parameters; both are strict, so that a
-misspelt name stops a run before it starts and says what was probably meant.
+`load_config` reads YAML and applies overrides; both are strict, so that a misspelt name stops a
+run before it starts and says what was probably meant. `derive_seed` gives every random draw of a
+run its own seed, a pure function of the run's seed and of what is drawn: nothing depends on how
+often a generator was used before, which is what makes resuming exact.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
-import random
-import types
+import hashlib
+import os
 import typing
+from collections.abc import Mapping
 from pathlib import Path
 
-import numpy as np
 import yaml
+
+COUPLINGS = ("none", "shared", "imagine")
+PREDICT = ("nothing", "phone", "phone+form", "all")
 
 
 class ConfigError(ValueError):
@@ -49,3 +54,178 @@ class EnvConfig:
         _at_least(self, 0, "slack")
         _one_of(self, "values", "literal", "reference")
         _one_of(self, "reward", "binary", "shaped")
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelConfig:
+    """The frozen base and the shape of the LoRA adapters (Hu et al. 2021, arXiv 2106.09685)."""
+
+    base: str = "data/base"  # folder of the base model, relative to the working directory
+    rank: int = 16
+    alpha: int = 32  # the update is scaled by alpha / rank
+    dropout: float = 0.0  # on the adapters' input
+    targets: str = "all-linear"  # all-linear | qvo (query, value and output projections)
+    autocast: bool = True  # learner's forward passes in bf16; the sampler is always fp32
+
+    def __post_init__(self):
+        _at_least(self, 1, "rank", "alpha")
+        _at_least(self, 0.0, "dropout")
+        _one_of(self, "targets", "all-linear", "qvo")
+
+
+@dataclasses.dataclass(frozen=True)
+class PolicyConfig:
+    """DAPO on task success (Yu et al. 2025, arXiv 2503.14476)."""
+
+    learning_rate: float = 1e-3
+    clip_low: float = 0.2  # ratio is clipped to [1 - clip_low, 1 + clip_high]
+    clip_high: float = 0.28  # "clip-higher"
+    groups_per_update: int = 2  # groups in one optimizer step
+    max_grad_norm: float = 1.0
+    overlong_buffer: int = 64  # tokens before the budget in which the soft overlong penalty grows to -1
+
+    def __post_init__(self):
+        _at_least(self, 0.0, "learning_rate", "clip_low", "clip_high", "max_grad_norm", "overlong_buffer")
+        _at_least(self, 1, "groups_per_update")
+
+
+@dataclasses.dataclass(frozen=True)
+class WorldModelConfig:
+    """Cross-entropy on what the environment says, and how it reaches the policy (DESIGN section 4)."""
+
+    coupling: str = "imagine"  # none: the plain sum; shared: one adapter; imagine: predictions enter the context
+    predict: str = "phone"  # what is predicted; "nothing" switches the world model off (baseline DAPO)
+    lam: float = 0.5  # weight of the world-model loss
+    learning_rate: float = 4e-3  # of the world-model adapter; `shared` has only the policy's
+    updates: int = 20  # replay updates per step, beyond the one in the joint step
+    batch: int = 48  # examples per replay update
+    max_grad_norm: float = 1.0
+
+    def __post_init__(self):
+        _one_of(self, "coupling", *COUPLINGS)
+        _one_of(self, "predict", *PREDICT)
+        _at_least(self, 0.0, "lam", "learning_rate", "max_grad_norm")
+        _at_least(self, 0, "updates")
+        _at_least(self, 1, "batch")
+        if self.coupling == "imagine" and self.predict == "nothing":
+            raise ConfigError("coupling 'imagine' needs a world model: set world_model.predict to 'phone' or more.")
+
+
+@dataclasses.dataclass(frozen=True)
+class RolloutConfig:
+    """How trajectories are sampled."""
+
+    tasks_per_step: int = 8  # informative groups wanted in one step
+    group_size: int = 8  # rollouts of one task
+    max_refills: int = 2  # more rounds of sampling when dynamic sampling drops groups
+    temperature: float = 1.0
+    max_action_tokens: int = 96
+    max_tokens: int = 640  # budget of a trajectory, everything included
+
+    def __post_init__(self):
+        _at_least(self, 1, "tasks_per_step", "max_action_tokens", "max_tokens")
+        _at_least(self, 2, "group_size")
+        _at_least(self, 0, "max_refills", "temperature")
+
+
+@dataclasses.dataclass(frozen=True)
+class RunConfig:
+    """One complete training run."""
+
+    name: str = "dual_lora"
+    seed: int = 0
+    world_seed: int = 0
+    levels: tuple[int, ...] = (1, 2)  # of train, validation and test tasks
+    task_budget: int = 320  # sampled tasks, those that dynamic sampling drops included
+    eval_every: int = 80  # sampled tasks between evaluations
+    eval_tasks: int = 50  # tasks per split and evaluation, at most
+    eval_episodes: int = 2  # episodes per evaluated task
+    checkpoint_every: int = 5  # steps
+    warmup_tasks: int = 16  # the learning rates rise linearly over these, then fall by a cosine to a tenth
+    weight_decay: float = 0.0
+    env: EnvConfig = EnvConfig()
+    model: ModelConfig = ModelConfig()
+    policy: PolicyConfig = PolicyConfig()
+    world_model: WorldModelConfig = WorldModelConfig()
+    rollout: RolloutConfig = RolloutConfig()
+
+    def __post_init__(self):
+        _at_least(self, 1, "task_budget", "eval_every", "eval_tasks", "eval_episodes", "checkpoint_every")
+        _at_least(self, 0, "warmup_tasks", "weight_decay", "seed")
+        if not self.levels or any(level not in range(1, 6) for level in self.levels):
+            raise ConfigError(f"RunConfig.levels is {self.levels}; give one or more of 1 to 5.")
+
+
+# --- strict loading --------------------------------------------------------------------------
+
+
+def build(kind: type, data: Mapping, where: str = ""):
+    """A config dataclass from plain data.
+
+    Raises:
+        ConfigError: a name is unknown (the closest known one is suggested) or a value has the wrong type.
+    """
+    hints = typing.get_type_hints(kind)
+    values = {}
+    for name, value in data.items():
+        if name not in hints:
+            close = difflib.get_close_matches(name, hints, n=1)
+            hint = f"did you mean '{close[0]}'?" if close else f"known: {', '.join(hints)}."
+            raise ConfigError(f"unknown setting '{where}{name}'; {hint}")
+        values[name] = _typed(hints[name], value, f"{where}{name}")
+    return kind(**values)
+
+
+def _typed(hint, value, where: str):
+    if dataclasses.is_dataclass(hint):
+        if not isinstance(value, Mapping):
+            raise ConfigError(f"'{where}' is a group of settings, got {value!r}.")
+        return build(hint, value, f"{where}.")
+    if typing.get_origin(hint) is tuple:
+        if not isinstance(value, list | tuple):
+            raise ConfigError(f"'{where}' must be a list, got {value!r}.")
+        return tuple(_typed(typing.get_args(hint)[0], v, where) for v in value)
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, hint) or (hint is not bool and isinstance(value, bool)):
+        raise ConfigError(f"'{where}' must be of type {hint.__name__}, got {value!r}.")
+    return value
+
+
+def load_config(path: str | Path, **overrides) -> RunConfig:
+    """A run config from YAML. Overrides are given by dotted name: ``{"policy.learning_rate": 1e-3}``.
+
+    Raises:
+        ConfigError: the file is missing or something in it or in the overrides does not fit.
+    """
+    path = Path(path)
+    if not path.exists():
+        known = ", ".join(sorted(str(p) for p in path.parent.glob("*.yaml"))) or "none in this folder"
+        raise ConfigError(f"there is no config {path}; configs: {known}.")
+    data = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    if not isinstance(data, Mapping):
+        raise ConfigError(f"{path} must hold a mapping of settings.")
+    data = {k: dict(v) if isinstance(v, Mapping) else v for k, v in data.items()}
+    for dotted, value in overrides.items():
+        group, _, name = dotted.rpartition(".")
+        (data.setdefault(group, {}) if group else data)[name] = value
+    return build(RunConfig, data)
+
+
+def as_dict(config) -> dict:
+    """Plain data that `build` reads back."""
+    return dataclasses.asdict(config)
+
+
+def profile_name(default: str) -> str:
+    """The profile of a notebook: the environment variable LFO_PROFILE, or else the notebook's own."""
+    return os.environ.get("LFO_PROFILE", default)
+
+
+# --- seeding ---------------------------------------------------------------------------------
+
+
+def derive_seed(*parts) -> int:
+    """A seed in [0, 2**31) from anything printable, e.g. ``derive_seed(run_seed, "rollout", step)``."""
+    digest = hashlib.sha256("/".join(map(str, parts)).encode()).digest()
+    return int.from_bytes(digest[:4], "little") % 2**31

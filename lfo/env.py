@@ -7,11 +7,12 @@ no model. Same task and same seed -> byte-identical episode.
 Rules that make it a learning problem (each is tested):
 
 * One form. A second one is refused and counted, unless the form reported needed fields as
-  unavailable or a CSR reported a mismatch.
+  unavailable or a CSR reported a mismatch in what the user gave. Made-up values that do not match
+  reopen nothing: otherwise a call full of them would reveal everything.
 * The form comes before the first call: whoever calls first has to do without it. Otherwise one
   empty-handed call would reveal everything and nothing would have to be learned.
-* No asking for everything: the user shares what the task needs and at most `slack` fields more;
-  a greedier form is declined whole and is used up.
+* No asking for everything: the user shares what the task needs and at most `slack` fields more, all
+  forms together; a greedier form is declined whole and is used up.
 """
 
 from __future__ import annotations
@@ -127,10 +128,10 @@ class Episode:
     def _auth_info_form(self, fields: list[str]) -> tuple[str, dict]:
         if self._forms_left == 0:
             self.counts["refused_form"] += 1
-            asked = any(t.tool == "auth_info_form" for t in self.turns)
+            asked = any(t.tool == "auth_info_form" and t.status != "refused" for t in self.turns)
             return "refused", {"refused": ALREADY_ASKED if asked else TOO_LATE}
         self._forms_left = 0
-        extras = set(fields) - set(self._needed())
+        extras = {*fields, *self.collected} - set(self._needed())
         if len(extras) > self.config.slack:
             return "declined", {"declined": TOO_MUCH}
         given = {f: self._user.give(f) for f in canonical(fields) if self._user.can_give(f)}
@@ -149,14 +150,18 @@ class Episode:
         if self.config.values == "reference":
             auth_info = {f: self.collected.get(v[1:], v) if v.startswith("@") else v for f, v in auth_info.items()}
         reply = self._csr.call(phone_number, auth_info, self._user.truth, self.unavailable)
-        if reply.mismatched:
-            self._forms_left = 1
+        if reply.mismatched and all(auth_info[f].strip() == self.collected.get(f) for f in reply.mismatched):
+            self._forms_left = 1  # the user gave wrong values and may be asked again
         self.counts[reply.status] = self.counts.get(reply.status, 0) + 1
-        if reply.status in ("success", "wrong_department") and reply.department:
+        if reply.status in ("success", "wrong_department") and reply.department and self._demands(reply.department):
             self.milestones.add("authenticated")
         if reply.status == "success":
             self.milestones.add("right_department")
         return reply.status, {"status": reply.status, "message": reply.message}
+
+    def _demands(self, department: str) -> tuple[str, ...]:
+        """What a department asks for; where that is nothing, nobody is authenticated."""
+        return self._world.rules[self.task.company_id, department].required
 
     def _needed(self) -> tuple[str, ...]:
         return needed_fields(self._world.rules, self.task.company_id, self.task.goals, self.unavailable)

@@ -99,9 +99,8 @@ class Task:
 
 @dataclasses.dataclass(frozen=True)
 class Turn:
-    """One action and what came of it.
+    """One action and what came of it, in text.
 
-    call: ids of this turn's tokens inside the trajectory are not stored here; see `Trajectory`.
     tool: "" when the action could not be read or the agent stopped.
     status: the phone tool's status, or ok / refused / declined / error / stopped.
     """
@@ -118,9 +117,9 @@ class Trajectory:
 
     tokens, roles, logprobs: parallel lists of length T. `roles` holds `tokens.Role` values;
     `logprobs` holds the sampler's log-probability (nats) of each action token and 0.0 elsewhere.
-    turns: what happened, in text. calls: world-model examples, see `tokens.CallExample`.
-    group: rollouts of one task in one step share it. tasks with the same `task_id` may be
-    sampled again later under another group.
+    turns: what happened, in text. calls: its world-model examples, `tokens.CallExample`.
+    group: the rollouts of one task in one step share it.
+    reward: what the policy trains on; success: what every figure reports.
     """
 
     task_id: str
@@ -131,10 +130,10 @@ class Trajectory:
     turns: list[Turn]
     stop: StopReason
     success: bool
+    reward: float
     shaped_reward: float
-    calls: list = dataclasses.field(default_factory=list)
-    truncated_by_budget: bool = False
-    auth_before_call: bool = False
+    auth_before_call: bool
+    calls: list
 
 
 # --- JSONL -----------------------------------------------------------------------------------
@@ -149,7 +148,7 @@ def write_jsonl(path: str | Path, rows: Iterable) -> int:
     with temporary.open("w", encoding="utf-8") as f:
         for row in rows:
             data = dataclasses.asdict(row) if dataclasses.is_dataclass(row) else row
-            f.write(json.dumps(data, ensure_ascii=False) + "\n")
+            f.write(json.dumps(data) + "\n")  # ASCII: a model may have written any character
             count += 1
     temporary.replace(path)
     return count
@@ -159,14 +158,18 @@ def read_jsonl(path: str | Path, record: type[T]) -> list[T]:
     """Read a JSONL file into `record`s.
 
     Raises:
-        RecordError: the file is missing, a line is no JSON object, or its fields or their types
-            are not those of `record`.
+        RecordError: the file is missing or not UTF-8, a line is no JSON object, or its fields or
+            their types are not those of `record`.
     """
     path = Path(path)
-    if not path.exists():
+    if not path.is_file():
         raise RecordError(f"{path} is missing; write the data set with `lfo generate`.")
+    try:
+        lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")  # other line breaks are data
+    except UnicodeDecodeError:
+        raise RecordError(f"{path} is not UTF-8 text; write the file again with `lfo generate`.") from None
     rows = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(lines if lines != [""] else [], start=1):
         where = f"{path}, line {number}"
         try:
             data = json.loads(line)
@@ -191,12 +194,20 @@ def from_dict(record: type[T], data: dict, where: str) -> T:
 
 
 def _coerce(hint, value, where: str):
-    """Check `value` against a type hint, turning JSON lists into tuples and dicts into records."""
-    origin = typing.get_origin(hint)
-    if origin is tuple:
+    """Check `value` against a type hint, turning JSON lists into tuples, texts into enums, dicts into records."""
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (tuple, list):
         if not isinstance(value, list | tuple):
             raise RecordError(f"{where}: a list is needed, got {value!r}.")
-        return tuple(_coerce(typing.get_args(hint)[0], v, where) for v in value)
+        return origin(_coerce(args[0], v, where) for v in value)
+    if origin is dict and isinstance(value, dict):
+        return {k: _coerce(args[1], v, f"{where}, {k}") for k, v in value.items()}
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        if value not in list(hint):
+            raise RecordError(f"{where}: one of {', '.join(hint)} is needed, got {value!r}.")
+        return hint(value)
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
     if dataclasses.is_dataclass(hint):
         if not isinstance(value, dict):
             raise RecordError(f"{where}: an object is needed, got {value!r}.")

@@ -117,6 +117,11 @@ class Codec:
         ids = list(ids)
         return self.decode(ids[:-1] if ids and ids[-1] == self.end_id else ids)
 
+    @property
+    def number_tokens(self) -> int:
+        """How many tokens it takes to say a phone number, and one for what closes it."""
+        return len(self.encode("800-555-0100")) + 1
+
     def call_prefix(self) -> list[int]:
         """The beginning of a phone call, to ask the policy whom it means to call."""
         return self.encode(CALL_PREFIX)

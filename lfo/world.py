@@ -393,7 +393,7 @@ def level_of(rules: dict[tuple[str, str], HiddenRule], profile: Profile, company
     if lacking:
         return 4 if len(calls) == 1 and fields else None
     if len(calls) == 1:
-        return 1 if len(fields) <= 2 else 2
+        return 1 if len(fields) <= 2 else 2 if len(fields) <= 4 else None
     if len(calls) == 2:
         return 3
     return 5 if routed and len(calls) <= 4 else None

@@ -213,7 +213,7 @@ class Documents:
 
     def draw(self, step: int) -> list[tuple[list[int], list[int]]]:
         rng = random.Random(f"{SEED}/{step}")
-        copying = 1.0 if step < self.copy_steps else 0.1
+        copying = 1.0 if 0 <= step < self.copy_steps else 0.1
         documents, size = [], 0
         throwaway, calls = None, []
         while size < self.tokens_per_step:
@@ -304,8 +304,8 @@ def copy_accuracy(model, codec, documents) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=HERE, help="folder of the model")
-    parser.add_argument("--steps", type=int, default=5000)
-    parser.add_argument("--copy-steps", type=int, default=1200, help="first steps, with copy exercises alone")
+    parser.add_argument("--steps", type=int, default=4000)
+    parser.add_argument("--copy-steps", type=int, default=1000, help="first steps, with copy exercises alone")
     parser.add_argument("--tokens", type=int, default=6000, help="tokens per step")
     parser.add_argument("--lr", type=float, default=2e-3)
     args = parser.parse_args()
@@ -337,9 +337,9 @@ def main() -> None:
         loss = train_step(model, optimizer, stream.draw(step), codec.pad_id)
         if step % 50 == 49:
             bar.set_postfix(loss=f"{loss:.3f}", refresh=False)
-            scores = copy_accuracy(model, codec, Documents(codec, 0, 4000).draw(-step) + Documents(codec, 10**9, 2000).draw(-step))
+            scores = copy_accuracy(model, codec, Documents(codec, 0, 6000).draw(-step - 1))
             tqdm.write(f"step {step + 1} loss {loss:.3f} digits {scores['digits']:.3f} tokens {scores['tokens']:.3f} {time.time() - began:.0f}s")
-        if step % 200 == 199 or step + 1 == args.steps:
+        if step % 100 == 99 or step + 1 == args.steps:
             torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step + 1}, checkpoint)
             model.save_pretrained(args.out)
 

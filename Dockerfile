@@ -1,0 +1,28 @@
+# docker build -t lfo .            (--build-arg EXTRA=gpu for NVIDIA GPUs)
+# docker run --rm lfo              (runs `make results`; `docker run --rm lfo make test` the tests)
+FROM python:3.11-slim
+
+# Debian's make moves with the image; every package that decides a result is pinned in pyproject.toml.
+# hadolint ignore=DL3008
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends make \
+    && rm -rf /var/lib/apt/lists/* \
+    && useradd --create-home lfo \
+    && install --directory --owner=lfo --group=lfo /app
+
+USER lfo
+WORKDIR /app
+ARG EXTRA=cpu
+ENV EXTRA=${EXTRA} PYTHONUNBUFFERED=1
+
+# The packages depend on these two files only: editing the code does not install them again.
+COPY --chown=lfo:lfo pyproject.toml ./
+COPY --chown=lfo:lfo lfo/__init__.py lfo/
+RUN python -m venv .venv \
+    && .venv/bin/pip install --no-cache-dir -e ".[${EXTRA},dev]"
+
+COPY --chown=lfo:lfo . .
+# Tells make that the environment is up to date.
+RUN touch ".venv/.installed-${EXTRA}"
+
+CMD ["make", "results"]

@@ -1,0 +1,162 @@
+"""The command line: ``lfo generate | train | evaluate | report | merge | play``.
+
+Thin: every command parses, calls one library function and prints where the result is. Errors that
+a user can mend end in one sentence, not in a traceback.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+from pathlib import Path
+
+import yaml
+
+from lfo.config import ConfigError, EnvConfig, load_config
+from lfo.records import RecordError
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="lfo", description="Learning from Observation: agents that learn from replies.")
+    commands = parser.add_subparsers(dest="command", required=True)
+
+    generate = commands.add_parser("generate", help="write companies, rules, profiles and tasks as JSONL")
+    generate.add_argument("--seed", type=int, default=0, help="world seed")
+    generate.add_argument("--out", type=Path, default=Path("data/world"))
+    generate.set_defaults(run=_generate)
+
+    train = commands.add_parser("train", help="train, resuming where the run folder already holds a part")
+    train.add_argument("--config", type=Path, default=Path("configs/laptop.yaml"))
+    train.add_argument("--run", type=Path, required=True, help="run folder")
+    train.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="e.g. seed=1 policy.learning_rate=1e-3")
+    train.add_argument("--device", default="cpu", help="cpu or cuda")
+    train.add_argument("--quiet", action="store_true", help="no progress bar")
+    train.set_defaults(run=_train)
+
+    evaluate = commands.add_parser("evaluate", help="success of a run's newest policy by level, with intervals")
+    evaluate.add_argument("--run", type=Path, required=True)
+    evaluate.add_argument("--split", choices=("train", "validation", "test"), default="validation")
+    evaluate.add_argument("--episodes", type=int, default=2, help="episodes per task")
+    evaluate.add_argument("--held-out-phrasing", action="store_true", help="CSR phrasings never heard in training")
+    evaluate.set_defaults(run=_evaluate)
+
+    report = commands.add_parser("report", help="figures and tables from run folders alone")
+    report.add_argument("runs", nargs="+", metavar="LABEL=FOLDER[,FOLDER...]")
+    report.add_argument("--out", type=Path, default=Path("results/report"))
+    report.set_defaults(run=_report)
+
+    merge = commands.add_parser("merge", help="merge an adapter into the base: a plain transformers folder")
+    merge.add_argument("--run", type=Path, required=True)
+    merge.add_argument("--adapter", default="policy")
+    merge.add_argument("--out", type=Path, required=True)
+    merge.set_defaults(run=_merge)
+
+    play = commands.add_parser("play", help="play one episode yourself, or watch a reference policy")
+    play.add_argument("--task", default="train-000")
+    play.add_argument("--policy", default="", help="reference policy; without it you type the actions")
+    play.add_argument("--seed", type=int, default=0)
+    play.set_defaults(run=_play)
+    return parser
+
+
+def parse_settings(pairs: list[str]) -> dict:
+    """``["seed=1", "levels=[1,2]"]`` -> overrides; values are read as YAML.
+
+    Raises:
+        ConfigError: a pair has no '='.
+    """
+    if bad := [p for p in pairs if "=" not in p]:
+        raise ConfigError(f"--set takes NAME=VALUE, got '{bad[0]}'.")
+    return {name: yaml.safe_load(value) for name, _, value in (p.partition("=") for p in pairs)}
+
+
+def _generate(args) -> None:
+    from lfo.world import generate_world, save_world
+
+    world = generate_world(args.seed)
+    print(f"wrote {len(world.companies)} companies and {len(world.tasks)} tasks to {save_world(world, args.out)}")
+
+
+def _train(args) -> None:
+    from lfo.train import train
+
+    settings = parse_settings(args.set)
+    folder = train(load_config(args.config, **settings), args.run, device=args.device, progress=not args.quiet)
+    print(f"metrics: {folder / 'metrics.jsonl'}; adapters: {folder / 'adapters'}")
+
+
+def _evaluate(args) -> None:
+    from lfo.config import RunConfig, build
+    from lfo.evaluate import play_tasks, success_rows
+    from lfo.train import load_for_playing
+    from lfo.world import generate_world
+
+    engine, codec = load_for_playing(args.run)
+    config = build(RunConfig, json.loads((args.run / "config.json").read_text()))
+    world = generate_world(config.world_seed)
+    tasks = world.split(args.split, config.levels)
+    rows = play_tasks(engine, codec, world, tasks, config, 0, args.episodes, args.held_out_phrasing)
+    for row in success_rows(rows, tasks):
+        level = f"level {row['level']}" if row["level"] else "all"
+        print(f"{level:8} {row['success']:6.1%}  [{row['low']:.1%}, {row['high']:.1%}]  n={row['n']}")
+
+
+def _report(args) -> None:
+    from lfo import figures
+
+    runs = {}
+    for entry in args.runs:
+        label, _, folders = entry.partition("=")
+        runs[label] = folders.split(",")
+    print(f"wrote {', '.join(str(p) for p in figures.report(runs, args.out))}")
+
+
+def _merge(args) -> None:
+    from lfo.learner import merge_adapter
+    from lfo.train import published_adapters
+
+    adapters = published_adapters(args.run)
+    if args.adapter not in adapters:
+        raise ConfigError(f"{args.run} has no adapter '{args.adapter}'; it has: {', '.join(adapters)}.")
+    base = json.loads((args.run / "config.json").read_text())["model"]["base"]
+    print(f"wrote {merge_adapter(base, adapters[args.adapter], args.out)}")
+
+
+def _play(args) -> None:
+    from lfo.env import REFERENCE_POLICIES, Episode
+    from lfo.world import generate_world
+
+    world = generate_world(0)
+    task = next((t for t in world.tasks if t.task_id == args.task), None)
+    if task is None:
+        raise ConfigError(f"there is no task '{args.task}'; try train-000 to train-499, validation-000 or test-000.")
+    if args.policy and args.policy not in REFERENCE_POLICIES:
+        raise ConfigError(f"there is no policy '{args.policy}'; policies: {', '.join(REFERENCE_POLICIES)}.")
+    episode = Episode(world, task, EnvConfig(), args.seed)
+    agent = REFERENCE_POLICIES[args.policy](episode, world, random.Random(args.seed)) if args.policy else None
+    observation = episode.request
+    print(observation)
+    while episode.stop is None:
+        action = agent.act(observation) if agent else input("action> ")
+        observation = episode.step(action).observation
+        print(f"action> {action}\n{observation}" if agent else observation)
+    print(f"{episode.stop}; success {episode.success}; shaped reward {episode.shaped_reward:.2f}")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Exit status 0, 1 for an error that the message explains, 130 after an interruption."""
+    args = build_parser().parse_args(argv)
+    try:
+        args.run(args) if callable(args.run) else None
+    except (ConfigError, RecordError, FileNotFoundError, ValueError) as error:
+        print(f"lfo {args.command}: {error}", file=sys.stderr)
+        return 1
+    except (KeyboardInterrupt, EOFError):
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,240 @@
+"""Trajectories -> weights: one frozen base, two named LoRA adapters, one optimizer.
+
+``policy`` learns from advantages (DAPO), ``world_model`` from replies (cross-entropy). One backward
+pass and one gradient clip per adapter: a joint clip would let lambda reach the policy through the
+norm alone. With coupling ``shared`` there is only ``policy`` and both losses fall on it.
+
+Never imports `lfo.rollout`: adapters leave as peft folders.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+from peft import LoraConfig, get_peft_model, set_peft_model_state_dict
+from peft.utils.save_and_load import get_peft_model_state_dict
+
+from lfo.base import load_base
+from lfo.config import RunConfig, derive_seed
+from lfo.objectives import LossSum, dapo_loss, world_model_loss
+from lfo.records import Trajectory
+from lfo.tokens import Batch, CallExample, Role, collate_calls, collate_trajectories
+
+POLICY, WORLD_MODEL = "policy", "world_model"
+MICRO_BATCH_TOKENS = 8_192  # padded tokens in one forward pass
+
+
+class CheckpointError(ValueError):
+    """A checkpoint does not belong to this run; the message names the difference and the remedy."""
+
+
+class ReplayBuffer:
+    """All calls so far. Replies are facts about the world, not about the policy: they do not go stale."""
+
+    def __init__(self, examples: Sequence[CallExample] = ()):
+        self.examples = list(examples)
+
+    def add(self, examples: Sequence[CallExample]) -> None:
+        self.examples += examples
+
+    def draw(self, count: int, seed: int) -> list[CallExample]:
+        """`count` examples without repetition (fewer where there are fewer), a pure function of the seed."""
+        return random.Random(seed).sample(self.examples, min(count, len(self.examples)))
+
+
+class Learner:
+    """The trainable side of a run.
+
+    Raises (on construction):
+        FileNotFoundError: the folder of the base model is missing.
+    """
+
+    def __init__(self, config: RunConfig, pad_id: int, device: str = "cpu"):
+        self.config, self.pad_id, self.device = config, pad_id, torch.device(device)
+        base = load_base(config.model.base, device)
+        has_world_model = config.world_model.predict != "nothing"
+        self.adapters = [POLICY]
+        torch.manual_seed(derive_seed(config.seed, "init", POLICY))
+        self.model = get_peft_model(base, self._lora(), adapter_name=POLICY)
+        if has_world_model and config.world_model.coupling != "shared":
+            torch.manual_seed(derive_seed(config.seed, "init", WORLD_MODEL))
+            self.model.add_adapter(WORLD_MODEL, self._lora())
+            self.adapters.append(WORLD_MODEL)
+        self.model.to(self.device).train()
+        self.world_adapter = WORLD_MODEL if WORLD_MODEL in self.adapters else POLICY
+        self.optimizer = torch.optim.AdamW(
+            [{"params": self.parameters(name), "lr": 0.0, "name": name} for name in self.adapters],
+            betas=(0.9, 0.95),
+            weight_decay=config.weight_decay,
+        )
+
+    def _lora(self) -> LoraConfig:
+        m = self.config.model
+        targets = ["q_proj", "v_proj", "o_proj"] if m.targets == "qvo" else "all-linear"
+        return LoraConfig(
+            r=m.rank, lora_alpha=m.alpha, lora_dropout=m.dropout, target_modules=targets, task_type="CAUSAL_LM"
+        )
+
+    def parameters(self, adapter: str) -> list[torch.nn.Parameter]:
+        """The trainable tensors of one adapter, in model order."""
+        return [p for name, p in self.model.named_parameters() if f".{adapter}." in name]
+
+    def activate(self, adapter: str) -> None:
+        """Run forward passes through one adapter; both keep requiring gradients (peft would freeze the other)."""
+        self.model.set_adapter(adapter)
+        for name in self.adapters:
+            self.model.set_requires_grad(name, True)
+
+    # --- losses -------------------------------------------------------------------------------
+
+    def token_logprobs(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Log-probabilities (N,) of the tokens under the loss mask, row by row, and whether each was the arg-max.
+
+        Logits are made at those N positions only. Sampling temperature divides them for the policy,
+        so that ratios compare like with like.
+        """
+        precision = (
+            torch.autocast(self.device.type, torch.bfloat16) if self.config.model.autocast else contextlib.nullcontext()
+        )
+        picked = batch.loss_mask[:, 1:].bool()
+        with precision:
+            causal = self.model.get_base_model()
+            hidden = causal.model(batch.tokens, attention_mask=batch.attention).last_hidden_state[:, :-1]
+            logits = causal.lm_head(hidden[picked]).float()
+        targets = batch.tokens[:, 1:][picked]
+        logprobs = torch.log_softmax(logits, dim=-1).gather(1, targets.unsqueeze(1)).squeeze(1)
+        return logprobs, logits.argmax(-1) == targets
+
+    def _policy_backward(self, rows: Sequence[Trajectory], advantages: Sequence[float]) -> LossSum:
+        """Backward of the policy loss over `rows`, divided by their action tokens."""
+        self.activate(POLICY)
+        p = self.config.policy
+        count = sum(role == Role.ACTION for row in rows for role in row.roles)
+        parts, gap = [], 0.0
+        for index in micro_batches([len(r.tokens) for r in rows]):
+            batch = collate_trajectories([rows[i] for i in index], [advantages[i] for i in index], self.pad_id)
+            batch = batch.to(self.device)
+            logprobs, _ = self.token_logprobs(batch)
+            picked = batch.loss_mask[:, 1:].bool()
+            per_token = batch.advantages.unsqueeze(1).expand_as(picked)[picked]
+            old = batch.old_logprobs[:, 1:][picked]
+            loss = dapo_loss(logprobs, old, per_token, p.clip_low, p.clip_high)
+            loss.mean(count).backward()
+            gap += (logprobs.detach() - old).abs().sum().item()
+            parts.append(loss)
+        total = _add(parts)
+        total.metrics["logprob_gap"] = gap
+        return total
+
+    def _world_backward(self, calls: Sequence[CallExample], weight: float) -> LossSum:
+        """Backward of weight * world-model loss over `calls`, divided by their reply tokens."""
+        self.activate(self.world_adapter)
+        count = sum(len(c.reply) for c in calls)
+        parts = []
+        for index in micro_batches([len(c.prompt) + len(c.reply) for c in calls]):
+            batch = collate_calls([calls[i] for i in index], self.pad_id).to(self.device)
+            loss = world_model_loss(*self.token_logprobs(batch))
+            (weight * loss.mean(count)).backward()
+            parts.append(loss)
+        return _add(parts)
+
+    # --- updates ------------------------------------------------------------------------------
+
+    def joint_update(self, rows: Sequence[Trajectory], advantages: Sequence[float], calls: Sequence[CallExample],
+                     lr_factor: float, seed: int) -> dict[str, float]:
+        """One optimizer step on ``policy_loss + lam * world_model_loss``; either part may be empty."""
+        metrics: dict[str, float] = {}
+        lam = self.config.world_model.lam
+        if rows:
+            torch.manual_seed(derive_seed(seed, POLICY))  # dropout: its own stream for each adapter
+            loss = self._policy_backward(rows, advantages)
+            metrics |= {f"policy/{k}": v / max(1, loss.count) for k, v in loss.metrics.items()}
+            metrics["policy/loss"] = loss.mean().item()
+        if calls and lam > 0:
+            torch.manual_seed(derive_seed(seed, WORLD_MODEL))
+            metrics |= _world_metrics(self._world_backward(calls, lam))
+        return metrics | self._step(lr_factor)
+
+    def replay_update(self, calls: Sequence[CallExample], lr_factor: float, seed: int) -> dict[str, float]:
+        """One optimizer step on ``lam * world_model_loss`` alone, on replayed calls."""
+        torch.manual_seed(derive_seed(seed, WORLD_MODEL))
+        metrics = _world_metrics(self._world_backward(calls, self.config.world_model.lam))
+        return metrics | self._step(lr_factor)
+
+    def _step(self, lr_factor: float) -> dict[str, float]:
+        """Clip every adapter on its own and step; adapters without a gradient stay as they are."""
+        norms = {}
+        limits = {POLICY: self.config.policy.max_grad_norm, WORLD_MODEL: self.config.world_model.max_grad_norm}
+        rates = {POLICY: self.config.policy.learning_rate, WORLD_MODEL: self.config.world_model.learning_rate}
+        for group in self.optimizer.param_groups:
+            name = group["name"]
+            group["lr"] = rates[name] * lr_factor
+            if any(p.grad is not None for p in group["params"]):
+                norms[f"{name}/grad_norm"] = torch.nn.utils.clip_grad_norm_(group["params"], limits[name]).item()
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return norms
+
+    # --- adapters and checkpoints -------------------------------------------------------------
+
+    def save_adapters(self, folder: str | Path) -> dict[str, Path]:
+        """Write every adapter as a peft folder ``folder/<name>/``; return where they are."""
+        folder = Path(folder)
+        self.model.save_pretrained(str(folder), selected_adapters=self.adapters)
+        return {name: folder / name for name in self.adapters}
+
+    def state(self) -> dict:
+        """Adapters and optimizer, for a checkpoint. Random numbers are derived from seed and step, so need no state."""
+        return {
+            "adapters": {n: get_peft_model_state_dict(self.model, adapter_name=n) for n in self.adapters},
+            "optimizer": self.optimizer.state_dict(),
+        }
+
+    def load_state(self, state: dict) -> None:
+        """
+        Raises:
+            CheckpointError: the checkpoint has other adapters or other shapes than this run.
+        """
+        if sorted(state["adapters"]) != sorted(self.adapters):
+            raise CheckpointError(
+                f"the checkpoint holds the adapters {sorted(state['adapters'])}, this run trains {sorted(self.adapters)};"
+                " resume with the config it was made with, or choose another run folder."
+            )
+        for name, tensors in state["adapters"].items():
+            mine = get_peft_model_state_dict(self.model, adapter_name=name)
+            odd = [k for k in mine if k not in tensors or tensors[k].shape != mine[k].shape]
+            if odd:
+                raise CheckpointError(
+                    f"adapter '{name}' of the checkpoint does not fit this model (first difference: {odd[0]});"
+                    " check model.rank, model.targets and model.base."
+                )
+            set_peft_model_state_dict(self.model, tensors, adapter_name=name)
+        self.optimizer.load_state_dict(state["optimizer"])
+
+
+def micro_batches(lengths: Sequence[int], budget: int = MICRO_BATCH_TOKENS) -> Iterator[list[int]]:
+    """Indices in batches of at most `budget` padded tokens, similar lengths together."""
+    order = sorted(range(len(lengths)), key=lambda i: lengths[i])
+    batch: list[int] = []
+    for i in order:
+        if batch and lengths[i] * (len(batch) + 1) > budget:
+            yield batch
+            batch = []
+        batch.append(i)
+    if batch:
+        yield batch
+
+
+def _add(parts: Sequence[LossSum]) -> LossSum:
+    """The sum of detached losses."""
+    metrics = {k: sum(p.metrics[k] for p in parts) for k in (parts[0].metrics if parts else ())}
+    total = sum((p.total.detach() for p in parts), torch.zeros(()))
+    return LossSum(total, sum(p.count for p in parts), metrics)
+
+
+def _world_metrics(loss: LossSum) -> dict[str, float]:
+    return {"world_model/loss": loss.mean().item(), "world_model/accuracy": loss.metrics["correct"] / max(1, loss.count)}

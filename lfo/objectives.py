@@ -1,0 +1,86 @@
+"""What is optimised: group advantages, the DAPO loss, the world-model loss. Pure tensor functions.
+
+Knows nothing about models, adapters, tokenizers or the environment. Losses come as sums and
+counts, so that whoever holds the global batch divides once, by the global count, and multiplies
+by lambda once: ``total = policy.mean() + lam * world_model.mean()``.
+
+Sources: DAPO, arXiv 2503.14476 (eq. 8 the objective, section 3.4 the overlong penalty);
+GRPO, arXiv 2402.03300 (group-relative advantages).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+
+
+@dataclasses.dataclass
+class LossSum:
+    """A loss before normalisation. total: scalar sum over tokens; count: tokens; metrics: sums over the same tokens."""
+
+    total: torch.Tensor
+    count: int
+    metrics: dict[str, float]
+
+    def mean(self, global_count: int | None = None) -> torch.Tensor:
+        """The sum divided by the global token count; an empty component is a backward-able zero."""
+        return self.total / max(1, self.count if global_count is None else global_count)
+
+
+def group_advantages(rewards: torch.Tensor, groups: torch.Tensor, eps: float = 1e-6) -> torch.Tensor:
+    """Rewards normalised within each group (arXiv 2402.03300, section 4.1.2).
+
+    rewards, groups: (B,). Returns (B,): (r - mean) / (std + eps), std over the group with divisor G.
+
+    >>> group_advantages(torch.tensor([1., 0., 0., 0.]), torch.zeros(4)).round(decimals=3).tolist()
+    [1.732, -0.577, -0.577, -0.577]
+    """
+    out = torch.zeros_like(rewards)
+    for group in groups.unique():
+        members = groups == group
+        r = rewards[members]
+        out[members] = (r - r.mean()) / (r.std(correction=0) + eps)
+    return out
+
+
+def overlong_penalty(lengths: torch.Tensor, budget: int, buffer: int) -> torch.Tensor:
+    """Soft overlong punishment (DAPO eq. 13): 0 up to budget - buffer, then linear, -1 at the budget and beyond."""
+    if buffer == 0:
+        return -(lengths > budget).float()
+    return -((lengths - (budget - buffer)) / buffer).clamp(0.0, 1.0)
+
+
+def dapo_loss(
+    logprobs: torch.Tensor,
+    old_logprobs: torch.Tensor,
+    advantages: torch.Tensor,
+    clip_low: float = 0.2,
+    clip_high: float = 0.28,
+) -> LossSum:
+    """Clip-higher surrogate, summed over tokens (DAPO eq. 8 without its normaliser); no KL term.
+
+    logprobs, old_logprobs, advantages: (N,), one entry per ACTION token of the batch; `old_logprobs`
+    are the sampler's, `advantages` those of the token's trajectory.
+    metrics: ratio_clipped (tokens at which the clip is active), kl (k3 estimate of KL(old || new),
+    nats), neg_logprob (entropy estimate of the sampler, nats) - each a sum over tokens.
+    """
+    log_ratio = logprobs - old_logprobs
+    ratio = log_ratio.exp()
+    clipped = ratio.clamp(1 - clip_low, 1 + clip_high)
+    surrogate = torch.minimum(ratio * advantages, clipped * advantages)
+    with torch.no_grad():
+        metrics = {
+            "ratio_clipped": (clipped * advantages < ratio * advantages).sum().item(),
+            "kl": (ratio - 1 - log_ratio).sum().item(),
+            "neg_logprob": -old_logprobs.sum().item(),
+        }
+    return LossSum(-surrogate.sum(), logprobs.numel(), metrics)
+
+
+def world_model_loss(logprobs: torch.Tensor, correct: torch.Tensor) -> LossSum:
+    """Cross-entropy on reply tokens, summed (nats).
+
+    logprobs: (N,) of the true tokens; correct: (N,) bool, whether the arg-max token was the true one.
+    """
+    return LossSum(-logprobs.sum(), logprobs.numel(), {"correct": correct.sum().item()})

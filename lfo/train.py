@@ -1,0 +1,401 @@
+"""The only loop: sample tasks -> play groups -> learn -> publish adapters -> evaluate -> log.
+
+A run is a folder::
+
+    config.json  provenance.json  metrics.jsonl  calls.jsonl (replay buffer)  rollouts.jsonl (last step)
+    adapters/v00012/{policy,world_model}/   checkpoints/step-000010.pt
+
+Every random draw is seeded by (run seed, what it is for, step), so a run that was killed and
+resumed writes the same metrics as one that was not, bit for bit on the same machine; only the
+entries under "seconds" differ.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+from tqdm.auto import tqdm
+
+from lfo.config import RunConfig, as_dict, derive_seed
+from lfo.evaluate import behaviour, play_tasks, reply_rows, rule_accuracy, success_rows
+from lfo.learner import POLICY, CheckpointError, Learner, ReplayBuffer
+from lfo.objectives import group_advantages, overlong_penalty
+from lfo.records import Task, Trajectory, read_jsonl, write_jsonl
+from lfo.rollout import Engine, Job, TorchEngine, play
+from lfo.sampling import TaskStream, by_group, informative
+from lfo.tokens import CallExample, Codec
+from lfo.world import World, generate_world
+
+REPORTED_PACKAGES = ("torch", "transformers", "peft", "numpy")
+
+
+class Run:
+    """State of one training run; `advance` is one step of the loop."""
+
+    def __init__(self, config: RunConfig, folder: str | Path, world: World | None = None, device: str = "cpu"):
+        self.config, self.folder = config, Path(folder)
+        self.world = world or generate_world(config.world_seed)
+        self.codec = Codec.load(config.model.base)
+        self.learner = Learner(config, self.codec.pad_id, device)
+        self.engine: Engine = TorchEngine(config.model.base, device)
+        self.buffer = ReplayBuffer()
+        self.stream = TaskStream(self.world.split("train", config.levels), config.seed)
+        self.step, self.groups, self.version = 0, 0, 0
+        self.evaluated_at = -1
+        self.seconds: dict[str, float] = {}
+
+    @property
+    def tasks_seen(self) -> int:
+        """Sampled tasks so far, those that dynamic sampling dropped included."""
+        return self.stream.position
+
+    @property
+    def done(self) -> bool:
+        return self.tasks_seen >= self.config.task_budget
+
+    # --- one step -----------------------------------------------------------------------------
+
+    def advance(self) -> dict:
+        """Sample, learn, publish; returns the step's metrics."""
+        self.seconds = {}
+        tokens_before = self.engine.generated_tokens
+        factor = lr_factor(self.tasks_seen, self.config.task_budget, self.config.warmup_tasks)
+        with self._timed("rollout"):
+            kept, rows = self.sample_groups()
+        calls = [call for row in rows for call in row.calls]
+        self.buffer.add(calls)  # before dynamic sampling drops groups: failed ones teach most
+        metrics = self._learn(kept, calls, factor)
+        with self._timed("publish"):
+            self.publish()
+        self.step += 1
+        lengths = [len(r.tokens) for r in rows]
+        return {
+            "kind": "step",
+            "step": self.step,
+            "tasks": self.tasks_seen,
+            "groups_kept": len(by_group(kept)),
+            "groups_sampled": len(by_group(rows)),
+            "train_success": sum(r.success for r in rows) / len(rows),
+            "train_shaped_reward": sum(r.shaped_reward for r in rows) / len(rows),
+            "calls_seen": len(self.buffer.examples),
+            "tokens_per_rollout": sum(lengths) / len(lengths),
+            "lr_factor": factor,
+            **metrics,
+            "seconds": {k: round(v, 3) for k, v in self.seconds.items()},
+            "tokens_per_second": (self.engine.generated_tokens - tokens_before) / self.seconds["rollout"],
+        }
+
+    def sample_groups(self) -> tuple[list[Trajectory], list[Trajectory]]:
+        """DAPO's dynamic sampling: (rollouts of informative groups, all rollouts).
+
+        Tasks are sampled until `tasks_per_step` groups are informative, at most `max_refills` more times.
+        """
+        c = self.config.rollout
+        kept: list[Trajectory] = []
+        everything: list[Trajectory] = []
+        for attempt in range(1 + c.max_refills):
+            wanted = c.tasks_per_step - len(by_group(kept))
+            wanted = min(wanted, self.config.task_budget - self.tasks_seen)
+            if wanted <= 0:
+                break
+            rows = self._play(self.stream.take(wanted), attempt)
+            everything += rows
+            kept += [row for group in by_group(rows).values() if informative(group) for row in group]
+        return kept, everything
+
+    def _play(self, tasks: list[Task], attempt: int) -> list[Trajectory]:
+        c = self.config
+        jobs = []
+        for task in tasks:
+            seed = derive_seed(c.seed, "episode", self.groups)
+            jobs += [Job(task, self.groups, seed)] * c.rollout.group_size
+            self.groups += 1
+        return play(
+            self.engine, self.codec, self.world, jobs, c.env, c.rollout,
+            derive_seed(c.seed, "rollout", self.step, attempt),
+            predict=c.world_model.predict, imagine=c.world_model.coupling == "imagine",
+        )  # fmt: skip
+
+    def _learn(self, kept: list[Trajectory], calls: list[CallExample], factor: float) -> dict:
+        """Joint updates over the informative groups, then replay updates of the world model."""
+        c, metrics = self.config, {}
+        groups = list(by_group(kept).values())
+        advantages = dict(zip(map(id, kept), self.advantages(kept), strict=True))
+        updates = [groups[i : i + c.policy.groups_per_update] for i in range(0, len(groups), c.policy.groups_per_update)]
+        updates = updates or [[]] * bool(calls and c.world_model.lam > 0)
+        with self._timed("joint"):
+            for i, part in enumerate(updates):
+                rows = [row for group in part for row in group]
+                share = calls[i :: len(updates)]
+                seed = derive_seed(c.seed, "joint", self.step, i)
+                self._note(metrics, self.learner.joint_update(rows, [advantages[id(r)] for r in rows], share, factor, seed))
+        with self._timed("replay"):
+            for i in range(c.world_model.updates if c.world_model.lam > 0 and self.buffer.examples else 0):
+                seed = derive_seed(c.seed, "replay", self.step, i)
+                batch = self.buffer.draw(c.world_model.batch, seed)
+                self._note(metrics, {f"replay/{k}": v for k, v in self.learner.replay_update(batch, factor, seed).items()})
+        return {k: sum(v) / len(v) for k, v in metrics.items()}
+
+    def advantages(self, rows: list[Trajectory]) -> list[float]:
+        """Group-relative advantages of reward plus soft overlong penalty."""
+        if not rows:
+            return []
+        lengths = torch.tensor([float(len(r.tokens)) for r in rows])
+        penalty = overlong_penalty(lengths, self.config.rollout.max_tokens, self.config.policy.overlong_buffer)
+        rewards = torch.tensor([r.reward for r in rows]) + penalty
+        return group_advantages(rewards, torch.tensor([r.group for r in rows])).tolist()
+
+    def publish(self) -> None:
+        """Write the adapters under a new version, load them into the engine, remove the version before last."""
+        self.version += 1
+        folder = self.folder / "adapters" / f"v{self.version:05d}"
+        temporary = folder.with_suffix(".tmp")
+        shutil.rmtree(temporary, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
+        names = self.learner.save_adapters(temporary)
+        temporary.rename(folder)
+        self.engine.load({name: folder / name for name in names})
+        shutil.rmtree(self.folder / "adapters" / f"v{self.version - 2:05d}", ignore_errors=True)
+
+    # --- evaluation ---------------------------------------------------------------------------
+
+    def evaluate(self) -> list[dict]:
+        """Success on validation (known companies) and test (new companies), and what the world model knows."""
+        c, out = self.config, []
+        self.evaluated_at = self.tasks_seen
+        has_world_model = c.world_model.predict != "nothing"
+        for split in ("validation", "test"):
+            tasks = self.world.split(split, c.levels)[: c.eval_tasks]
+            rows = play_tasks(self.engine, self.codec, self.world, tasks, c, derive_seed(c.seed, split), c.eval_episodes)
+            where = {"tasks": self.tasks_seen, "step": self.step, "split": split}
+            out += [{"kind": "success", **where, **row} for row in success_rows(rows, tasks)]
+            out.append({"kind": "behaviour", **where, **behaviour(rows)})
+            if has_world_model:
+                adapter = self.learner.world_adapter
+                calls = [call for row in rows for call in row.calls][:200]
+                out += [{"kind": "reply", **where, **r} for r in reply_rows(self.engine, self.codec, calls, adapter)]
+                companies = sorted({t.company_id for t in self.world.split(split)})
+                known = rule_accuracy(self.engine, self.codec, self.world, companies, adapter)
+                out.append({"kind": "rules", **where, **known})
+        return out
+
+    # --- checkpoints --------------------------------------------------------------------------
+
+    def save(self) -> Path:
+        """Write a checkpoint atomically and keep the last two."""
+        folder = self.folder / "checkpoints"
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"step-{self.step:06d}.pt"
+        state = {
+            "config": json.dumps(as_dict(self.config), sort_keys=True),
+            "learner": self.learner.state(),
+            "position": self.stream.position,
+            "groups": self.groups,
+            "step": self.step,
+            "version": self.version,
+            "evaluated_at": self.evaluated_at,
+            "calls": len(self.buffer.examples),
+            "metrics_lines": _line_count(self.folder / "metrics.jsonl"),
+        }
+        write_jsonl(self.folder / "calls.jsonl", self.buffer.examples)
+        temporary = path.with_suffix(".tmp")
+        torch.save(state, temporary)
+        temporary.replace(path)
+        for old in sorted(folder.glob("step-*.pt"))[:-2]:
+            old.unlink()
+        return path
+
+    def resume(self) -> bool:
+        """Go on from the newest checkpoint of the folder; False where there is none.
+
+        Raises:
+            CheckpointError: the folder belongs to a run with another config.
+        """
+        found = sorted((self.folder / "checkpoints").glob("step-*.pt"))
+        if not found:
+            return False
+        state = torch.load(found[-1], weights_only=True)
+        mine, theirs = as_dict(self.config), json.loads(state["config"])
+        if differing := _differences(json.loads(json.dumps(mine)), theirs):
+            raise CheckpointError(
+                f"{found[-1]} was written with another config ({', '.join(differing)} differ);"
+                " resume with the old config or choose a new run folder."
+            )
+        self.learner.load_state(state["learner"])
+        self.buffer = ReplayBuffer(read_jsonl(self.folder / "calls.jsonl", CallExample)[: state["calls"]])
+        self.stream.position, self.groups, self.step = state["position"], state["groups"], state["step"]
+        self.version, self.evaluated_at = state["version"], state["evaluated_at"]
+        _keep_lines(self.folder / "metrics.jsonl", state["metrics_lines"])
+        return True
+
+    # --- small things -------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _timed(self, phase: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - start
+
+    @staticmethod
+    def _note(metrics: dict[str, list[float]], new: dict[str, float]) -> None:
+        for name, value in new.items():
+            metrics.setdefault(name, []).append(value)
+
+    def log(self, rows: list[dict]) -> None:
+        with (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as f:
+            f.writelines(json.dumps(row) + "\n" for row in rows)
+
+
+def train(config: RunConfig, folder: str | Path, world: World | None = None, device: str = "cpu",
+          progress: bool = True) -> Path:
+    """Run to the end of the task budget, resuming where the folder already holds a part of it.
+
+    Returns the run folder. Ctrl-C and SIGTERM save a checkpoint and say how to go on.
+    """
+    run = Run(config, folder, world, device)
+    run.folder.mkdir(parents=True, exist_ok=True)
+    if not run.resume():
+        (run.folder / "metrics.jsonl").write_text("")
+    if run.done and run.evaluated_at == run.tasks_seen:
+        return run.folder
+    (run.folder / "config.json").write_text(json.dumps(as_dict(config), indent=2) + "\n")
+    write_provenance(run.folder, config)
+    run.version -= bool(run.version)  # publish again under the version that the checkpoint names
+    run.publish()
+    bar = tqdm(total=config.task_budget, initial=run.tasks_seen, unit="task", disable=not progress, desc=config.name)
+    with _interruptible() as interrupted, bar:
+        while True:
+            if _evaluation_due(run):
+                began = time.perf_counter()
+                rows = run.evaluate()
+                run.log([*rows, {"kind": "seconds", "tasks": run.tasks_seen, "seconds": {"evaluate": time.perf_counter() - began}}])
+            if run.done or interrupted:
+                break
+            metrics = run.advance()
+            run.log([metrics])
+            bar.update(run.tasks_seen - bar.n)
+            bar.set_postfix(
+                success=f"{metrics['train_success']:.2f}", loss=f"{metrics.get('policy/loss', math.nan):.3f}",
+                tok_s=f"{metrics['tokens_per_second']:.0f}", refresh=False,
+            )  # fmt: skip
+            if run.step % config.checkpoint_every == 0 and not run.done:
+                run.save()
+        path = run.save()
+    if interrupted:
+        print(f"interrupted: saved {path}; start the same command again to go on from there.", file=sys.stderr)
+        raise KeyboardInterrupt
+    return run.folder
+
+
+def _evaluation_due(run: Run) -> bool:
+    """At the start, whenever another `eval_every` tasks were passed, and at the end."""
+    if run.evaluated_at < 0 or (run.done and run.evaluated_at < run.tasks_seen):
+        return True
+    return run.tasks_seen // run.config.eval_every > run.evaluated_at // run.config.eval_every
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[list]:
+    """A list that becomes truthy on Ctrl-C or SIGTERM, so that the step in progress is finished first."""
+    received: list[int] = []
+
+    def note(number, frame):
+        if received:
+            raise KeyboardInterrupt  # a second Ctrl-C does not wait
+        received.append(number)
+
+    signals = (signal.SIGINT, signal.SIGTERM)
+    try:
+        previous = [signal.signal(s, note) for s in signals]
+    except ValueError:  # not the main thread: nothing to catch
+        yield received
+        return
+    try:
+        yield received
+    finally:
+        for s, handler in zip(signals, previous, strict=True):
+            signal.signal(s, handler)
+
+
+def lr_factor(tasks_seen: int, budget: int, warmup: int) -> float:
+    """Learning-rate factor: linear warm-up over `warmup` tasks, then a cosine from 1 to 0.1 at the budget."""
+    if tasks_seen < warmup:
+        return (tasks_seen + 1) / warmup
+    done = min(1.0, (tasks_seen - warmup) / max(1, budget - warmup))
+    return 0.55 + 0.45 * math.cos(math.pi * done)
+
+
+def provenance(config: RunConfig | None = None) -> dict:
+    """What a figure or table needs to be traced: commit, packages, machine, config and seeds."""
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    facts = {
+        "commit": commit.stdout.strip() or "unknown",
+        "python": platform.python_version(),
+        "packages": {name: version(name) for name in REPORTED_PACKAGES},
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, {torch.get_num_threads()} torch threads",
+    }
+    return facts | ({"seed": config.seed, "world_seed": config.world_seed, "config": as_dict(config)} if config else {})
+
+
+def write_provenance(folder: Path, config: RunConfig) -> None:
+    (folder / "provenance.json").write_text(json.dumps(provenance(config), indent=2) + "\n")
+
+
+def published_adapters(folder: str | Path) -> dict[str, Path]:
+    """The newest adapters of a run folder, by name.
+
+    Raises:
+        FileNotFoundError: the run has published none.
+    """
+    versions = sorted(p for p in (Path(folder) / "adapters").glob("v*") if p.is_dir() and p.suffix != ".tmp")
+    if not versions:
+        raise FileNotFoundError(f"{folder} holds no adapters; train there first: `lfo train --run {folder}`.")
+    return {p.name: p for p in sorted(versions[-1].iterdir()) if p.is_dir()}
+
+
+def load_for_playing(folder: str | Path, device: str = "cpu") -> tuple[Engine, Codec]:
+    """Engine and codec of a finished (or interrupted) run, with its newest adapters loaded."""
+    base = json.loads((Path(folder) / "config.json").read_text())["model"]["base"]
+    engine = TorchEngine(base, device)
+    adapters = published_adapters(folder)
+    engine.load(adapters)
+    if POLICY not in adapters:
+        raise FileNotFoundError(f"{folder} has no policy adapter.")
+    return engine, Codec.load(base)
+
+
+def _line_count(path: Path) -> int:
+    return len(path.read_text(encoding="utf-8").splitlines()) if path.exists() else 0
+
+
+def _keep_lines(path: Path, count: int) -> None:
+    """Drop what was logged after the checkpoint: it will be logged again."""
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)[:count]
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text("".join(lines), encoding="utf-8")
+    temporary.replace(path)
+
+
+def _differences(mine: dict, theirs: dict, prefix: str = "") -> list[str]:
+    """Dotted names of the settings that differ."""
+    out = []
+    for key in sorted(set(mine) | set(theirs)):
+        a, b = mine.get(key), theirs.get(key)
+        if isinstance(a, dict) and isinstance(b, dict):
+            out += _differences(a, b, f"{prefix}{key}.")
+        elif a != b:
+            out.append(f"{prefix}{key}")
+    return out
