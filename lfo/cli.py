@@ -1,4 +1,4 @@
-"""The command line: ``lfo generate | train | evaluate | report | merge | play``.
+"""The command line: ``lfo generate | train | sweep | evaluate | report | merge | play``.
 
 Thin: every command parses, calls one library function and prints where the result is. Errors that
 a user can mend end in one sentence, not in a traceback.
@@ -12,52 +12,64 @@ import random
 import sys
 from pathlib import Path
 
-import yaml
-
-from lfo.config import ConfigError, EnvConfig, load_config
+from lfo.config import ConfigError, EnvConfig, load_config, read_yaml
 from lfo.records import RecordError
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="lfo", description="Learning from Observation: agents that learn from replies.")
+    parser = argparse.ArgumentParser(
+        prog="lfo", description="Learning from Observation: agents that learn from replies."
+    )
     commands = parser.add_subparsers(dest="command", required=True)
 
     generate = commands.add_parser("generate", help="write companies, rules, profiles and tasks as JSONL")
     generate.add_argument("--seed", type=int, default=0, help="world seed")
     generate.add_argument("--out", type=Path, default=Path("data/world"))
-    generate.set_defaults(run=_generate)
+    generate.set_defaults(act=_generate)
 
     train = commands.add_parser("train", help="train, resuming where the run folder already holds a part")
     train.add_argument("--config", type=Path, default=Path("configs/laptop.yaml"))
     train.add_argument("--run", type=Path, required=True, help="run folder")
-    train.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="e.g. seed=1 policy.learning_rate=1e-3")
+    train.add_argument(
+        "--set", nargs="*", default=[], metavar="NAME=VALUE", help="e.g. seed=1 policy.learning_rate=1e-3"
+    )
     train.add_argument("--device", default="cpu", help="cpu or cuda")
     train.add_argument("--quiet", action="store_true", help="no progress bar")
-    train.set_defaults(run=_train)
+    train.set_defaults(act=_train)
+
+    sweep = commands.add_parser("sweep", help="train every combination of a grid file, resumably, one process per core")
+    sweep.add_argument("--grid", type=Path, required=True, help="e.g. configs/tuning_baseline.yaml")
+    sweep.add_argument("--out", type=Path, required=True, help="folder of the run folders")
+    sweep.add_argument("--workers", type=int, help="runs at a time; default one per core")
+    sweep.set_defaults(act=_sweep)
 
     evaluate = commands.add_parser("evaluate", help="success of a run's newest policy by level, with intervals")
     evaluate.add_argument("--run", type=Path, required=True)
     evaluate.add_argument("--split", choices=("train", "validation", "test"), default="validation")
     evaluate.add_argument("--episodes", type=int, default=2, help="episodes per task")
     evaluate.add_argument("--held-out-phrasing", action="store_true", help="CSR phrasings never heard in training")
-    evaluate.set_defaults(run=_evaluate)
+    evaluate.set_defaults(act=_evaluate)
 
     report = commands.add_parser("report", help="figures and tables from run folders alone")
     report.add_argument("runs", nargs="+", metavar="LABEL=FOLDER[,FOLDER...]")
     report.add_argument("--out", type=Path, default=Path("results/report"))
-    report.set_defaults(run=_report)
+    report.set_defaults(act=_report)
 
     merge = commands.add_parser("merge", help="merge an adapter into the base: a plain transformers folder")
     merge.add_argument("--run", type=Path, required=True)
     merge.add_argument("--adapter", default="policy")
     merge.add_argument("--out", type=Path, required=True)
-    merge.set_defaults(run=_merge)
+    merge.set_defaults(act=_merge)
+
+    tidy = commands.add_parser("tidy", help="drop times, paths and progress bars from executed notebooks")
+    tidy.add_argument("notebooks", nargs="+", type=Path)
+    tidy.set_defaults(act=_tidy)
 
     play = commands.add_parser("play", help="play one episode yourself, or watch a reference policy")
     play.add_argument("--task", default="train-000")
     play.add_argument("--policy", default="", help="reference policy; without it you type the actions")
     play.add_argument("--seed", type=int, default=0)
-    play.set_defaults(run=_play)
+    play.set_defaults(act=_play)
     return parser
 
 
@@ -69,7 +81,7 @@ def parse_settings(pairs: list[str]) -> dict:
     """
     if bad := [p for p in pairs if "=" not in p]:
         raise ConfigError(f"--set takes NAME=VALUE, got '{bad[0]}'.")
-    return {name: yaml.safe_load(value) for name, _, value in (p.partition("=") for p in pairs)}
+    return {name: read_yaml(value, f"--set {name}") for name, _, value in (p.partition("=") for p in pairs)}
 
 
 def _generate(args) -> None:
@@ -85,6 +97,16 @@ def _train(args) -> None:
     settings = parse_settings(args.set)
     folder = train(load_config(args.config, **settings), args.run, device=args.device, progress=not args.quiet)
     print(f"metrics: {folder / 'metrics.jsonl'}; adapters: {folder / 'adapters'}")
+
+
+def _sweep(args) -> None:
+    from lfo import figures
+    from lfo.sweep import read_grid, train_many
+
+    folders = train_many(read_grid(args.grid, args.out), args.workers)
+    table = figures.sweep_table(folders)
+    path = figures.save_table(table, args.out / "summary", {f.name: [f] for f in folders})
+    print(f"{table.to_string(index=False)}\nwrote {path}")
 
 
 def _evaluate(args) -> None:
@@ -124,6 +146,13 @@ def _merge(args) -> None:
     print(f"wrote {merge_adapter(base, adapters[args.adapter], args.out)}")
 
 
+def _tidy(args) -> None:
+    from lfo.figures import tidy_notebook
+
+    for path in args.notebooks:
+        tidy_notebook(path)
+
+
 def _play(args) -> None:
     from lfo.env import REFERENCE_POLICIES, Episode
     from lfo.world import generate_world
@@ -149,7 +178,7 @@ def main(argv: list[str] | None = None) -> int:
     """Exit status 0, 1 for an error that the message explains, 130 after an interruption."""
     args = build_parser().parse_args(argv)
     try:
-        args.run(args) if callable(args.run) else None
+        args.act(args)
     except (ConfigError, RecordError, FileNotFoundError, ValueError) as error:
         print(f"lfo {args.command}: {error}", file=sys.stderr)
         return 1

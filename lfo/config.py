@@ -3,14 +3,17 @@
 `load_config` reads YAML and applies overrides; both are strict, so that a misspelt name stops a
 run before it starts and says what was probably meant. `derive_seed` gives every random draw of a
 run its own seed, a pure function of the run's seed and of what is drawn: nothing depends on how
-often a generator was used before, which is what makes resuming exact.
+often a generator was used before, which is what makes resuming exact. `start_notebook` opens every
+notebook.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import hashlib
+import math
 import os
 import typing
 from collections.abc import Mapping
@@ -18,6 +21,13 @@ from pathlib import Path
 
 import yaml
 
+# Overrides that make any config a baseline: DAPO on task success, nothing else.
+NO_WORLD_MODEL = {
+    "world_model.coupling": "none",
+    "world_model.predict": "nothing",
+    "world_model.lam": 0.0,
+    "world_model.updates": 0,
+}
 COUPLINGS = ("none", "shared", "imagine")
 PREDICT = ("nothing", "phone", "phone+form", "all")
 
@@ -138,6 +148,7 @@ class RunConfig:
     levels: tuple[int, ...] = (1, 2)  # of train, validation and test tasks
     task_budget: int = 320  # sampled tasks, those that dynamic sampling drops included
     eval_every: int = 80  # sampled tasks between evaluations
+    eval_splits: tuple[str, ...] = ("validation", "test")  # known and new companies; tuning looks at validation only
     eval_tasks: int = 50  # tasks per split and evaluation, at most
     eval_episodes: int = 2  # episodes per evaluated task
     checkpoint_every: int = 5  # steps
@@ -152,6 +163,8 @@ class RunConfig:
     def __post_init__(self):
         _at_least(self, 1, "task_budget", "eval_every", "eval_tasks", "eval_episodes", "checkpoint_every")
         _at_least(self, 0, "warmup_tasks", "weight_decay", "seed")
+        if not self.eval_splits or any(s not in ("train", "validation", "test") for s in self.eval_splits):
+            raise ConfigError(f"RunConfig.eval_splits is {self.eval_splits}; choose among train, validation, test.")
         if not self.levels or any(level not in range(1, 6) for level in self.levels):
             raise ConfigError(f"RunConfig.levels is {self.levels}; give one or more of 1 to 5.")
 
@@ -185,8 +198,11 @@ def _typed(hint, value, where: str):
         if not isinstance(value, list | tuple):
             raise ConfigError(f"'{where}' must be a list, got {value!r}.")
         return tuple(_typed(typing.get_args(hint)[0], v, where) for v in value)
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+    if hint is float and isinstance(value, int | str) and not isinstance(value, bool):
+        with contextlib.suppress(ValueError):
+            value = float(value)  # YAML reads 1e-3, without a dot, as text
+    if hint is float and isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"'{where}' must be a finite number, got {value!r}.")
     if not isinstance(value, hint) or (hint is not bool and isinstance(value, bool)):
         raise ConfigError(f"'{where}' must be of type {hint.__name__}, got {value!r}.")
     return value
@@ -202,14 +218,27 @@ def load_config(path: str | Path, **overrides) -> RunConfig:
     if not path.exists():
         known = ", ".join(sorted(str(p) for p in path.parent.glob("*.yaml"))) or "none in this folder"
         raise ConfigError(f"there is no config {path}; configs: {known}.")
-    data = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    data = read_yaml(path.read_text(encoding="utf-8"), str(path)) or {}
     if not isinstance(data, Mapping):
         raise ConfigError(f"{path} must hold a mapping of settings.")
     data = {k: dict(v) if isinstance(v, Mapping) else v for k, v in data.items()}
     for dotted, value in overrides.items():
         group, _, name = dotted.rpartition(".")
-        (data.setdefault(group, {}) if group else data)[name] = value
+        settings = data.setdefault(group, {}) if group else data
+        if not isinstance(settings, dict):
+            raise ConfigError(f"'{group}' in {path} is a single value, so '{dotted}' cannot be set.")
+        settings[name] = value
     return build(RunConfig, data)
+
+
+def read_yaml(text: str, where: str):
+    """What a YAML text says; ConfigError names `where` it cannot be read."""
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f", line {mark.line + 1}" if mark else ""
+        raise ConfigError(f"{where}{line} is not YAML ({getattr(error, 'problem', None) or 'unreadable'}).") from None
 
 
 def as_dict(config) -> dict:
@@ -217,9 +246,28 @@ def as_dict(config) -> dict:
     return dataclasses.asdict(config)
 
 
-def profile_name(default: str) -> str:
-    """The profile of a notebook: the environment variable LFO_PROFILE, or else the notebook's own."""
-    return os.environ.get("LFO_PROFILE", default)
+# --- notebooks -------------------------------------------------------------------------------
+
+SMOKE_RESULTS = "build/smoke"  # what the smoke profile writes never replaces results
+
+
+def start_notebook(profile: str, results_dir: str | Path) -> tuple[str, Path]:
+    """The profile and the results folder that apply, after changing to the repository root.
+
+    The environment variable LFO_PROFILE wins over the notebook's own profile. Jupyter and nbval start
+    in notebooks/, papermill where it is told to: afterwards relative paths mean the same in all of them.
+
+    Raises:
+        ConfigError: no config of configs/ has the profile's name.
+    """
+    root = Path(__file__).resolve().parents[1]
+    if (root / "pyproject.toml").is_file():  # else lfo is installed elsewhere: stay in the working directory
+        os.chdir(root)
+    profile = os.environ.get("LFO_PROFILE") or profile
+    known = sorted(p.stem for p in Path("configs").glob("*.yaml"))
+    if profile not in known:
+        raise ConfigError(f"there is no profile '{profile}'; profiles: {', '.join(known)}.")
+    return profile, Path(SMOKE_RESULTS if profile == "smoke" else results_dir)
 
 
 # --- seeding ---------------------------------------------------------------------------------

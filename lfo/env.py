@@ -228,8 +228,9 @@ class PhoneCallEnv(gymnasium.Env):
 
     metadata = {"render_modes": ["ansi"], "render_fps": 1}
 
-    def __init__(self, world: World, tasks: Sequence[Task], config: EnvConfig | None = None,
-                 render_mode: str | None = None):
+    def __init__(
+        self, world: World, tasks: Sequence[Task], config: EnvConfig | None = None, render_mode: str | None = None
+    ):
         if not tasks:
             raise ValueError("PhoneCallEnv needs at least one task, e.g. world.split('train').")
         self.world, self.tasks, self.config = world, list(tasks), config or EnvConfig()

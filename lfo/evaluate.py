@@ -9,19 +9,25 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections import defaultdict
-from collections.abc import Sequence
+import math
+import random
+import textwrap
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 
 from scipy.stats import binomtest
+from sklearn.feature_extraction import DictVectorizer
+from sklearn.tree import DecisionTreeClassifier
 
-from lfo.config import RunConfig, derive_seed
+from lfo.config import EnvConfig, RunConfig, derive_seed
+from lfo.env import REFERENCE_POLICIES, Episode, run_scripted
 from lfo.records import Task, Trajectory, Turn
 from lfo.rollout import Engine, Job, Prompt, play
 from lfo.sampling import empty_handed_call
-from lfo.simulator import requested_fields
+from lfo.simulator import CsrSimulator, requested_fields
 from lfo.tokens import CallExample, Codec
-from lfo.tools import format_call, search_company
-from lfo.world import DEPARTMENTS, World
+from lfo.tools import format_call, parse_action, search_company
+from lfo.world import DEPARTMENT_OF_GOAL, DEPARTMENTS, FIELDS, World
 
 REPLY_TOKENS = 64  # at most, in one predicted reply
 
@@ -34,8 +40,16 @@ def wilson(successes: int, trials: int, confidence: float = 0.95) -> tuple[float
     return float(interval.low), float(interval.high)
 
 
-def play_tasks(engine: Engine, codec: Codec, world: World, tasks: Sequence[Task], config: RunConfig, seed: int,
-               episodes: int, held_out_phrasing: bool = False) -> list[Trajectory]:
+def play_tasks(
+    engine: Engine,
+    codec: Codec,
+    world: World,
+    tasks: Sequence[Task],
+    config: RunConfig,
+    seed: int,
+    episodes: int,
+    held_out_phrasing: bool = False,
+) -> list[Trajectory]:
     """Greedy episodes of every task. Each (task, episode) has the same user and CSR for every policy."""
     jobs = [
         Job(task, i * episodes + k, derive_seed("evaluation", task.task_id, k), held_out_phrasing)
@@ -50,10 +64,14 @@ def play_tasks(engine: Engine, codec: Codec, world: World, tasks: Sequence[Task]
 def success_rows(rows: Sequence[Trajectory], tasks: Sequence[Task]) -> list[dict]:
     """Success with Wilson intervals by level, and over all levels as level 0."""
     level = {t.task_id: t.level for t in tasks}
+    return _by_level([(level[row.task_id], row.success) for row in rows])
+
+
+def _by_level(outcomes: Sequence[tuple[int, bool]]) -> list[dict]:
     counts: dict[int, list[bool]] = defaultdict(list)
-    for row in rows:
-        counts[0].append(row.success)
-        counts[level[row.task_id]].append(row.success)
+    for lvl, success in outcomes:
+        counts[0].append(success)
+        counts[lvl].append(success)
     out = []
     for lvl, results in sorted(counts.items()):
         low, high = wilson(sum(results), len(results))
@@ -103,12 +121,12 @@ def reply_rows(engine: Engine, codec: Codec, calls: Sequence[CallExample], adapt
     hits: dict[str, list[bool]] = defaultdict(list)
     for call, text in zip(calls, texts, strict=True):
         hits[call.status].append(read_reply(text) == read_reply(call.reply_text))
-    return [
-        {"category": category, "accuracy": sum(h) / len(h), "n": len(h)} for category, h in sorted(hits.items())
-    ]
+    return [{"category": category, "accuracy": sum(h) / len(h), "n": len(h)} for category, h in sorted(hits.items())]
 
 
-def rule_accuracy(engine: Engine, codec: Codec, world: World, companies: Sequence[str], adapter: str) -> dict[str, float]:
+def rule_accuracy(
+    engine: Engine, codec: Codec, world: World, companies: Sequence[str], adapter: str
+) -> dict[str, float]:
     """Share of departments whose exact required fields are named in the answer to an empty-handed call.
 
     Departments that require nothing, or another call first, are left out. Also by whether the
@@ -135,4 +153,236 @@ def rule_accuracy(engine: Engine, codec: Codec, world: World, companies: Sequenc
         "rule_accuracy": sum(hits) / max(1, len(hits)),
         "rule_accuracy_typical": sum(typical) / max(1, len(typical)),
         "n": len(hits),
+    }
+
+
+# --- the environment without a model ---------------------------------------------------------
+
+# What an episode's rules are for: each is lifted once.
+RULE_VARIANTS = {
+    "as decided": EnvConfig(),
+    "the form may follow a call": EnvConfig(form_after_call=True),
+    "the user shares everything": EnvConfig(slack=len(FIELDS)),
+}
+LEARNING_CALLS = (25, 50, 100, 200, 400, 1000)
+
+
+def play_scripted(world: World, task: Task, policy: str, config: EnvConfig | None = None, seed: int = 0) -> Episode:
+    """One finished episode of a reference policy. Each (task, seed) has the same user and CSR for every policy."""
+    episode_seed = derive_seed("evaluation", task.task_id, seed)
+    episode = Episode(world, task, config or EnvConfig(), episode_seed)
+    return run_scripted(episode, REFERENCE_POLICIES[policy](episode, world, random.Random(episode_seed)))
+
+
+def transcript(episode: Episode, turns: int | None = None, width: int = 112) -> str:
+    """An episode to read: who says what, turn by turn; after `turns` actions only how many more there are."""
+
+    def line(who: str, text: str) -> str:
+        return textwrap.fill(text, width, initial_indent=f"{who:18}", subsequent_indent=" " * 18)
+
+    lines = [line("USER", episode.request)]
+    for turn in episode.turns[:turns]:
+        tool, _, arguments = turn.action.partition("<|args|>")
+        lines += [line("AGENT", f"{tool} {arguments}".strip() or "(hangs up)")]
+        lines += [line(f"  {turn.status}", turn.observation)] * bool(turn.observation)
+    more = len(episode.turns[turns:]) if turns else 0
+    lines += [f"({more} more actions)"] * bool(more)
+    lines.append(line("END", f"{episode.stop}: success {episode.success}, shaped reward {episode.shaped_reward:.2f}"))
+    return "\n".join(lines)
+
+
+def csr_checks(world: World) -> list[dict]:
+    """One call per check, in the CSR's order, at the first company where all of them can be shown.
+
+    Rows: which check answers, whom the agent calls, what it hands over, status and message. A check
+    answers before all later ones: the routed department refuses although every value is right.
+    """
+    task, gate, goal_department, other = _all_checks_apply(world)
+    company, truth = world.companies[task.company_id], world.profiles[task.profile_id].values
+    phone = {d.name: d.phone for d in company.departments}
+    csr = CsrSimulator(company, world.rules, {g: goal_department for g in task.goals}, "checks")
+    right = {name: {f: truth[f] for f in world.rules[company.company_id, name].required} for name in phone}
+    wrong = right[gate] | {next(iter(right[gate])): "0"}
+    calls = [
+        ("number", "an unknown number", "800-555", right[gate], "right values"),
+        ("routing", goal_department, phone[goal_department], right[goal_department], "right values"),
+        ("authentication", gate, phone[gate], {}, "nothing"),
+        ("authentication", gate, phone[gate], wrong, "one wrong value"),
+        ("capability", other, phone[other], right[other], "right values"),
+        ("service", gate, phone[gate], right[gate], "right values"),
+        ("service", goal_department, phone[goal_department], right[goal_department], "right values"),
+    ]
+    rows = []
+    for check, callee, number, auth_info, handed_over in calls:
+        reply = csr.call(number, auth_info, truth, set())
+        rows.append({"check": check, "call": callee, "hands over": handed_over, "status": reply.status,
+                     "message": reply.message})  # fmt: skip
+    return rows
+
+
+def _all_checks_apply(world: World) -> tuple[Task, str, str, str]:
+    """A task, the department to call first, that of its goal, and one that cannot help; each demands something."""
+    for task in world.split("train", (3,)):
+        rules = {name: rule for (company_id, name), rule in world.rules.items() if company_id == task.company_id}
+        goal = DEPARTMENT_OF_GOAL[task.goals[0]]
+        gate = rules[goal].after
+        user = world.profiles[task.profile_id].values
+        free = [n for n, r in rules.items() if n not in (goal, gate) and r.required and not r.after]
+        free = [n for n in free if set(rules[n].required) <= set(user)]
+        if len(task.goals) == 1 and gate and rules[gate].required and free:
+            return task, gate, goal, free[0]
+    raise ValueError("no training task has a routed department and one that cannot help; try another world seed")
+
+
+def reference_rows(
+    world: World, tasks: Sequence[Task], episodes: int, config: EnvConfig | None = None, policies=REFERENCE_POLICIES
+) -> list[dict]:
+    """Success of every reference policy by level (0: all) with Wilson 95% intervals, and the mean shaped reward.
+
+    Episodes of one task share its company and user: with more than one the intervals are too narrow.
+    """
+    out = []
+    for policy in policies:
+        played = [(t.level, play_scripted(world, t, policy, config, k)) for t in tasks for k in range(episodes)]
+        shaped = defaultdict(list)
+        for level, episode in played:
+            shaped[0].append(episode.shaped_reward)
+            shaped[level].append(episode.shaped_reward)
+        for row in _by_level([(level, episode.success) for level, episode in played]):
+            rewards = shaped[row["level"]]
+            out.append({"policy": policy, **row, "shaped_reward": sum(rewards) / len(rewards)})
+    return out
+
+
+def rule_variant_rows(
+    world: World, tasks: Sequence[Task], episodes: int, variants: Mapping[str, EnvConfig] = RULE_VARIANTS
+) -> list[dict]:
+    """`reference_rows` once for every set of rules."""
+    return [
+        {"rules": name, **row}
+        for name, config in variants.items()
+        for row in reference_rows(world, tasks, episodes, config)
+    ]
+
+
+def hidden_entropy(world: World) -> list[dict]:
+    """Bits of uncertainty about the field set that a department demands, given what is known about it.
+
+    Empirical (plug-in) entropy over all departments of all companies, each counted once; `cells` is
+    the number of cases that the condition tells apart. Few departments share a case, so the
+    entropy given department and industry is, if anything, too low.
+    """
+    industry = {c.company_id: c.industry for c in world.companies.values()}
+    conditions = {
+        "nothing": lambda company, department: (),
+        "industry": lambda company, department: industry[company],
+        "department": lambda company, department: department,
+        "department and industry": lambda company, department: (department, industry[company]),
+        "department and company": lambda company, department: (department, company),
+    }
+    rows = []
+    for name, condition in conditions.items():
+        cells: dict = defaultdict(list)
+        for key, rule in world.rules.items():
+            cells[condition(*key)].append(rule.required)
+        bits = sum(len(sets) * entropy_bits(sets) for sets in cells.values()) / len(world.rules)
+        rows.append({"given": name, "bits": bits, "cells": len(cells)})
+    return rows
+
+
+def entropy_bits(values: Sequence) -> float:
+    """Shannon entropy of the values' empirical distribution."""
+    shares = [count / len(values) for count in Counter(values).values()]
+    return 0.0 - sum(p * math.log2(p) for p in shares)
+
+
+@dataclasses.dataclass(frozen=True)
+class ObservedCall:
+    """What one phone call taught: `given` fields were handed over, of all others exactly `asked` are demanded."""
+
+    company_id: str
+    department: str
+    given: frozenset[str]
+    asked: frozenset[str]
+
+
+def observe_calls(world: World, count: int, seed: int = 0) -> list[ObservedCall]:
+    """Phone calls of the random policy on training tasks, in the order they were made.
+
+    Calls that were not about authentication are left out, and so are episodes in which the user
+    lacked a field, since an alternative that is accepted for it is no requirement.
+    """
+    rng, tasks, out = random.Random(derive_seed("observe", seed)), world.split("train"), []
+    while len(out) < count:
+        episode = play_scripted(world, rng.choice(tasks), "random", seed=rng.randrange(2**31))
+        company = world.companies[episode.task.company_id]
+        departments = {d.phone: d.name for d in company.departments}
+        for turn in episode.turns if not episode.unavailable else ():
+            if turn.tool == "make_phone_call" and turn.status in ("auth_failed", "success"):
+                arguments = parse_action(turn.action).arguments
+                given = frozenset(arguments["auth_info"])
+                asked = requested_fields(json.loads(turn.observation)["message"]) - given  # given: a mismatch
+                out.append(ObservedCall(company.company_id, departments[arguments["phone_number"]], given, asked))
+    return out[:count]
+
+
+def predict_required(
+    world: World, calls: Sequence[ObservedCall], departments: Sequence[tuple[str, str]]
+) -> list[frozenset[str]]:
+    """The field set of each (company_id, department), by one decision tree per field on the calls.
+
+    Features: industry, department and company, one-hot. A call teaches about the fields that were not handed over.
+    """
+    industry = {c.company_id: c.industry for c in world.companies.values()}
+
+    def features(company_id: str, department: str) -> dict[str, str]:
+        return {"company": company_id, "department": department, "industry": industry[company_id]}
+
+    encoder = DictVectorizer(sparse=False)
+    known = encoder.fit_transform([features(c.company_id, c.department) for c in calls])
+    wanted = encoder.transform([features(*key) for key in departments])
+    predicted: list[set[str]] = [set() for _ in departments]
+    for field in FIELDS:
+        rows = [i for i, call in enumerate(calls) if field not in call.given]
+        tree = DecisionTreeClassifier(random_state=0)
+        tree.fit(known[rows], [field in calls[i].asked for i in rows])
+        for fields, demanded in zip(predicted, tree.predict(wanted), strict=True):
+            fields |= {field} if demanded else set()
+    return [frozenset(fields) for fields in predicted]
+
+
+def learnability(world: World, calls: Sequence[int] = LEARNING_CALLS, seeds: Sequence[int] = (0,)) -> list[dict]:
+    """How well the first n random calls predict what an empty-handed call would be asked for, for every n.
+
+    Scored on the departments of known (validation) and new (test) companies that demand something and no
+    other call first, as in `rule_accuracy`. accuracy: share with exactly the right field set, with its
+    Wilson interval. chance: the same for always answering the most frequent set. typical: the same for
+    the world's typical requirements, what a perfect learner knows about a company it never called.
+    """
+    scored = {split: _askable(world, split) for split in ("validation", "test")}
+    out = []
+    for seed in seeds:
+        observed = observe_calls(world, max(calls), seed)
+        for n in calls:
+            for split, keys in scored.items():
+                truths = [frozenset(world.rules[key].required) for key in keys]
+                predicted = predict_required(world, observed[:n], keys)
+                hits = sum(p == t for p, t in zip(predicted, truths, strict=True))
+                low, high = wilson(hits, len(keys))
+                out.append({"split": split, "calls": n, "accuracy": hits / len(keys), "low": low, "high": high,
+                            "n": len(keys), **_constant_answers(world, keys), "seed": seed})  # fmt: skip
+    return out
+
+
+def _askable(world: World, split: str) -> list[tuple[str, str]]:
+    companies = {t.company_id for t in world.split(split)}
+    return [key for key, rule in world.rules.items() if key[0] in companies and rule.required and not rule.after]
+
+
+def _constant_answers(world: World, keys: Sequence[tuple[str, str]]) -> dict[str, float]:
+    truths = [world.rules[key].required for key in keys]
+    typical = [world.typical.required[world.companies[company].industry, name] for company, name in keys]
+    return {
+        "chance": Counter(truths).most_common(1)[0][1] / len(keys),
+        "typical": sum(a == b for a, b in zip(truths, typical, strict=True)) / len(keys),
     }

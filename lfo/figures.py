@@ -38,13 +38,17 @@ def read_metrics(folder: str | Path) -> list[dict]:
     """
     path = Path(folder) / "metrics.jsonl"
     if not path.exists():
-        raise ResultError(f"{path} is missing; train first, e.g. `lfo train --config configs/laptop.yaml --run {folder}`.")
+        raise ResultError(
+            f"{path} is missing; train first, e.g. `lfo train --config configs/laptop.yaml --run {folder}`."
+        )
     rows = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         try:
             rows.append(json.loads(line))
         except json.JSONDecodeError:
-            raise ResultError(f"{path}, line {number} is not JSON; start the run again, it resumes and mends it.") from None
+            raise ResultError(
+                f"{path}, line {number} is not JSON; start the run again, it resumes and mends it."
+            ) from None
     return rows
 
 
@@ -113,6 +117,18 @@ def reply_table(runs: Runs) -> pd.DataFrame:
     return table.assign(accuracy=table["hits"] / table["n"]).drop(columns="hits")
 
 
+def sweep_table(folders: Sequence[str | Path], split: str = "validation") -> pd.DataFrame:
+    """One row per run: best and last success, mean over all evaluations (area under the curve), tasks to 70%."""
+    data = frame({Path(f).name: [f] for f in folders}, "success")
+    data = data[(data["level"] == 0) & (data["split"] == split)]
+    rows = []
+    for run, one in data.groupby("arm", sort=False):
+        scores = one["success"]
+        rows.append({"run": run, "split": split, "mean success": scores.mean(), "best": scores.max(),
+                     "last": scores.iloc[-1], "tasks to 70%": tasks_to_threshold(one, 0.7)})  # fmt: skip
+    return pd.DataFrame(rows).sort_values("mean success", ascending=False)
+
+
 # --- figures ---------------------------------------------------------------------------------
 
 
@@ -144,16 +160,8 @@ def success_by_level(runs: Runs) -> plt.Figure:
     table = table[table["level"] != "all"]
     fig, axes = plt.subplots(1, 2, figsize=(11, 3.6), sharey=True)
     for ax, (split, title) in zip(axes, SPLIT_NAMES.items(), strict=True):
-        part = table[table["split"] == split]
-        arms, levels = list(runs), sorted(part["level"].unique())
-        width = 0.8 / len(arms)
-        for i, arm in enumerate(arms):
-            one = part[part["arm"] == arm].sort_values("level")
-            x = np.array([levels.index(v) for v in one["level"]]) + (i - (len(arms) - 1) / 2) * width
-            error = np.vstack([one["success"] - one["low"], one["high"] - one["success"]])
-            ax.bar(x, one["success"], width, yerr=error, capsize=3, label=arm)
-        ax.set_xticks(range(len(levels)), [f"level {v}" for v in levels])
-        ax.set(title=title, ylim=(0, 1.02))
+        _interval_bars(ax, table[table["split"] == split], "arm")
+        ax.set(title=title, xlabel="level", ylim=(0, 1.02))
     axes[0].set_ylabel("success, 95% interval")
     axes[0].legend(fontsize="small")
     fig.tight_layout()
@@ -205,6 +213,82 @@ def phase_seconds(runs: Runs) -> pd.DataFrame:
     return table.rename(columns=lambda c: c.removeprefix("seconds.")).reset_index()
 
 
+# --- the environment (notebook 01) -----------------------------------------------------------
+
+
+def interval_table(rows: Sequence[Mapping], index: str) -> pd.DataFrame:
+    """Success with its interval in percent, "95.0 [90.1, 97.6]": a line per `index`, a column per level (0: all)."""
+    data = pd.DataFrame(rows)
+    data["text"] = [f"{100 * r.success:.1f} [{100 * r.low:.1f}, {100 * r.high:.1f}]" for r in data.itertuples()]
+    data["level"] = [str(level or "all") for level in data["level"]]
+    table = data.pivot(index=index, columns="level", values="text")
+    return table.loc[data[index].unique(), data["level"].unique()]
+
+
+def reference_figure(rows: Sequence[Mapping]) -> plt.Figure:
+    """Success of the reference policies by level with Wilson 95% intervals; one panel per set of rules, if given."""
+    data = pd.DataFrame(rows).query("level > 0")
+    panels = dict(list(data.groupby("rules", sort=False))) if "rules" in data else {"": data}
+    size = (max(8.5, 4.2 * len(panels)), 4)
+    fig, axes = plt.subplots(1, len(panels), figsize=size, sharey=True, squeeze=False, layout="constrained")
+    for ax, (title, part) in zip(axes[0], panels.items(), strict=True):
+        _interval_bars(ax, part, "policy")
+        ax.set(title=title, xlabel="level", ylim=(0, 1.04))
+    axes[0, 0].set_ylabel("success, 95% interval")
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    fig.legend(handles, labels, loc="outside lower center", ncols=len(labels), fontsize="small", frameon=False)
+    return fig
+
+
+def _interval_bars(ax: plt.Axes, data: pd.DataFrame, hue: str) -> None:
+    """Bars of `success` grouped by level, one colour per value of `hue`, with whiskers from `low` to `high`."""
+    names, levels = list(data[hue].unique()), sorted(data["level"].unique())
+    width = 0.84 / len(names)
+    for i, name in enumerate(names):
+        one = data[data[hue] == name].sort_values("level")
+        x = np.array([levels.index(v) for v in one["level"]]) + (i - (len(names) - 1) / 2) * width
+        error = np.vstack([one["success"] - one["low"], one["high"] - one["success"]]).clip(min=0)
+        ax.bar(x, one["success"], width, yerr=error, error_kw={"lw": 1, "capsize": 2}, label=name)
+    ax.set_xticks(range(len(levels)), levels)
+    ax.grid(axis="x", visible=False)
+
+
+def learnability_figure(rows: Sequence[Mapping]) -> plt.Figure:
+    """Exact field sets against observed calls: median over the seeds, all seeds shaded, with what to compare it to."""
+    data = pd.DataFrame(rows)
+    fig, axes = plt.subplots(1, 2, figsize=(9.5, 3.8), sharey=True, layout="constrained")
+    colours = sns.color_palette()
+    for ax, (split, title) in zip(axes, SPLIT_NAMES.items(), strict=True):
+        part = data[data["split"] == split]
+        by_calls = part.groupby("calls")["accuracy"]
+        middle = by_calls.median()
+        ax.fill_between(middle.index, by_calls.min(), by_calls.max(), color=colours[0], alpha=0.2, lw=0)
+        seeds = part["seed"].nunique()
+        ax.plot(middle.index, middle, marker="o", color=colours[0], label=f"decision trees (median of {seeds} seeds)")
+        ax.axhline(part["typical"].iloc[0], color=colours[2], ls="--", label="typical requirements (hidden)")
+        ax.axhline(part["chance"].iloc[0], color="grey", ls=":", label="always the most frequent set")
+        ax.set_xscale("log")
+        ax.set_xticks(middle.index, [str(n) for n in middle.index])
+        ax.minorticks_off()
+        ax.set(title=title, xlabel="observed calls of the random policy", ylim=(-0.02, 1.04))
+    axes[0].set_ylabel("departments with the exact set")
+    axes[1].legend(loc="upper left", fontsize="small")
+    return fig
+
+
+def entropy_figure(rows: Sequence[Mapping]) -> plt.Figure:
+    """Bits of uncertainty about a department's field set, by what is known about the department."""
+    data = pd.DataFrame(rows)
+    fig, ax = plt.subplots(figsize=(8.5, 2.8), layout="constrained")
+    bars = ax.barh(data["given"], data["bits"], color=sns.color_palette()[0])
+    ax.bar_label(bars, [f"{bits:.2f} bits ({cells} case{'s' * (cells > 1)})"
+                        for bits, cells in zip(data["bits"], data["cells"], strict=True)], padding=4)  # fmt: skip
+    ax.invert_yaxis()
+    ax.grid(axis="y", visible=False)
+    ax.set(xlabel="entropy of the required field set (bits)", ylabel="known", xlim=(0, 1.4 * data["bits"].max()))
+    return fig
+
+
 # --- writing ---------------------------------------------------------------------------------
 
 
@@ -219,21 +303,66 @@ def provenance_of(runs: Runs) -> dict:
     return {"runs": entries}
 
 
-def save_figure(fig: plt.Figure, path: str | Path, runs: Runs) -> Path:
-    """Write PNG and SVG and, beside them, the provenance; return the PNG's path."""
+def tidy_notebook(path: str | Path) -> Path:
+    """Drop from an executed notebook what differs between two runs: times, paths, progress bars (stderr)."""
+    path = Path(path)
+    book = json.loads(path.read_text(encoding="utf-8"))
+    kept = {"kernelspec": book["metadata"].get("kernelspec", {}), "language_info": {"name": "python"}}
+    book["metadata"] = kept
+    for cell in book["cells"]:
+        tags = cell["metadata"].get("tags", [])
+        cell["metadata"] = {"tags": tags} if tags else {}
+        if "injected-parameters" in tags:
+            cell["id"] = "injected-parameters"  # papermill draws it
+        if cell["cell_type"] == "code":
+            cell["outputs"] = [out for out in cell["outputs"] if out.get("name") != "stderr"]
+    text = json.dumps(book, indent=1, sort_keys=True, ensure_ascii=False)
+    path.write_text(text + "\n", encoding="utf-8")
+    return path
+
+
+def save_figure(fig: plt.Figure, path: str | Path, runs: Runs | None = None, facts: Mapping | None = None) -> Path:
+    """Write PNG and SVG and, beside them, the provenance; return the PNG's path.
+
+    facts: what there is to say without, or besides, training runs, e.g. `lfo.train.provenance()`.
+    """
     path = Path(path).with_suffix(".png")
     path.parent.mkdir(parents=True, exist_ok=True)
     fig.savefig(path, metadata={"Software": None})
     fig.savefig(path.with_suffix(".svg"), metadata={"Date": None})
-    path.with_suffix(".json").write_text(json.dumps(provenance_of(runs), indent=1) + "\n")
+    _write_provenance(path, runs, facts)
     return path
 
 
-def save_table(table: pd.DataFrame, path: str | Path, runs: Runs) -> Path:
-    """Write CSV and Markdown and, beside them, the provenance; return the CSV's path."""
+def save_table(table: pd.DataFrame, path: str | Path, runs: Runs | None = None, facts: Mapping | None = None) -> Path:
+    """Write CSV and Markdown and, beside them, the provenance (see `save_figure`); return the CSV's path."""
     path = Path(path).with_suffix(".csv")
     path.parent.mkdir(parents=True, exist_ok=True)
     table.to_csv(path, index=False, float_format="%.4f")
     path.with_suffix(".md").write_text(table.to_markdown(index=False, floatfmt=".3f") + "\n")
-    path.with_suffix(".json").write_text(json.dumps(provenance_of(runs), indent=1) + "\n")
+    _write_provenance(path, runs, facts)
     return path
+
+
+def _write_provenance(path: Path, runs: Runs | None, facts: Mapping | None) -> None:
+    entries = dict(facts or {}) | (provenance_of(runs) if runs else {})
+    path.with_suffix(".json").write_text(json.dumps(entries, indent=1) + "\n")
+
+
+def report(runs: Runs, out: str | Path) -> list[Path]:
+    """All figures and tables of these runs in one folder; return their paths."""
+    style()
+    out = Path(out)
+    drawn = {
+        "learning_curves": learning_curves,
+        "success_by_level": success_by_level,
+        "training_signals": training_signals,
+    }
+    if len(frame(runs, "rules")):
+        drawn["world_model"] = world_model_curves
+    tables = {"final_success": final_table, "tasks_to_threshold": threshold_table, "phase_seconds": phase_seconds}
+    if len(frame(runs, "reply")):
+        tables["reply_accuracy"] = reply_table
+    paths = [save_figure(draw(runs), out / name, runs) for name, draw in drawn.items()]
+    plt.close("all")
+    return paths + [save_table(make(runs), out / name, runs) for name, make in tables.items()]

@@ -15,8 +15,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
-from peft import LoraConfig, get_peft_model, set_peft_model_state_dict
+from peft import LoraConfig, PeftModel, get_peft_model, set_peft_model_state_dict
 from peft.utils.save_and_load import get_peft_model_state_dict
+from transformers import AutoTokenizer
 
 from lfo.base import load_base
 from lfo.config import RunConfig, derive_seed
@@ -25,7 +26,7 @@ from lfo.records import Trajectory
 from lfo.tokens import Batch, CallExample, Role, collate_calls, collate_trajectories
 
 POLICY, WORLD_MODEL = "policy", "world_model"
-MICRO_BATCH_TOKENS = 8_192  # padded tokens in one forward pass
+MICRO_BATCH_TOKENS = 4_096  # padded tokens in one forward pass
 
 
 class CheckpointError(ValueError):
@@ -91,7 +92,7 @@ class Learner:
 
     # --- losses -------------------------------------------------------------------------------
 
-    def token_logprobs(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+    def token_logprobs(self, batch: Batch, temperature: float = 1.0) -> tuple[torch.Tensor, torch.Tensor]:
         """Log-probabilities (N,) of the tokens under the loss mask, row by row, and whether each was the arg-max.
 
         Logits are made at those N positions only. Sampling temperature divides them for the policy,
@@ -104,7 +105,7 @@ class Learner:
         with precision:
             causal = self.model.get_base_model()
             hidden = causal.model(batch.tokens, attention_mask=batch.attention).last_hidden_state[:, :-1]
-            logits = causal.lm_head(hidden[picked]).float()
+            logits = causal.lm_head(hidden[picked]).float() / temperature
         targets = batch.tokens[:, 1:][picked]
         logprobs = torch.log_softmax(logits, dim=-1).gather(1, targets.unsqueeze(1)).squeeze(1)
         return logprobs, logits.argmax(-1) == targets
@@ -118,7 +119,7 @@ class Learner:
         for index in micro_batches([len(r.tokens) for r in rows]):
             batch = collate_trajectories([rows[i] for i in index], [advantages[i] for i in index], self.pad_id)
             batch = batch.to(self.device)
-            logprobs, _ = self.token_logprobs(batch)
+            logprobs, _ = self.token_logprobs(batch, self.config.rollout.temperature or 1.0)
             picked = batch.loss_mask[:, 1:].bool()
             per_token = batch.advantages.unsqueeze(1).expand_as(picked)[picked]
             old = batch.old_logprobs[:, 1:][picked]
@@ -144,8 +145,14 @@ class Learner:
 
     # --- updates ------------------------------------------------------------------------------
 
-    def joint_update(self, rows: Sequence[Trajectory], advantages: Sequence[float], calls: Sequence[CallExample],
-                     lr_factor: float, seed: int) -> dict[str, float]:
+    def joint_update(
+        self,
+        rows: Sequence[Trajectory],
+        advantages: Sequence[float],
+        calls: Sequence[CallExample],
+        lr_factor: float,
+        seed: int,
+    ) -> dict[str, float]:
         """One optimizer step on ``policy_loss + lam * world_model_loss``; either part may be empty."""
         metrics: dict[str, float] = {}
         lam = self.config.world_model.lam
@@ -201,8 +208,8 @@ class Learner:
         """
         if sorted(state["adapters"]) != sorted(self.adapters):
             raise CheckpointError(
-                f"the checkpoint holds the adapters {sorted(state['adapters'])}, this run trains {sorted(self.adapters)};"
-                " resume with the config it was made with, or choose another run folder."
+                f"the checkpoint holds the adapters {sorted(state['adapters'])}, "
+                f"this run trains {sorted(self.adapters)}; resume with its own config, or choose another run folder."
             )
         for name, tensors in state["adapters"].items():
             mine = get_peft_model_state_dict(self.model, adapter_name=name)
@@ -237,4 +244,15 @@ def _add(parts: Sequence[LossSum]) -> LossSum:
 
 
 def _world_metrics(loss: LossSum) -> dict[str, float]:
-    return {"world_model/loss": loss.mean().item(), "world_model/accuracy": loss.metrics["correct"] / max(1, loss.count)}
+    return {
+        "world_model/loss": loss.mean().item(),
+        "world_model/accuracy": loss.metrics["correct"] / max(1, loss.count),
+    }
+
+
+def merge_adapter(base: str | Path, adapter: str | Path, out: str | Path) -> Path:
+    """Merge a peft folder into a copy of its base, in fp32, and write it with the tokenizer; return the folder."""
+    merged = PeftModel.from_pretrained(load_base(base), str(adapter)).merge_and_unload()
+    merged.save_pretrained(str(out))
+    AutoTokenizer.from_pretrained(str(base)).save_pretrained(str(out))
+    return Path(out)

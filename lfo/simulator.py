@@ -24,31 +24,49 @@ from lfo.world import ALWAYS_AVAILABLE, FIELDS, canonical
 # {dept} opens every reply, as a department answers the phone. {fields}, {other} are filled in.
 PHRASINGS: dict[str, dict[str, tuple[str, ...]]] = {
     "missing": {
-        "formal": ("{dept}. To proceed we require your {fields}.", "{dept}. Kindly provide your {fields}.",
-                   "{dept}. Verification calls for your {fields}."),
-        "conversational": ("{dept}, hi! I just need your {fields}.", "{dept}, hi! Can you give me your {fields}?",
-                           "{dept}, hi! Mind telling me your {fields}?"),
+        "formal": (
+            "{dept}. To proceed we require your {fields}.",
+            "{dept}. Kindly provide your {fields}.",
+            "{dept}. Verification calls for your {fields}.",
+        ),
+        "conversational": (
+            "{dept}, hi! I just need your {fields}.",
+            "{dept}, hi! Can you give me your {fields}?",
+            "{dept}, hi! Mind telling me your {fields}?",
+        ),
         "direct": ("{dept}. I need your {fields}.", "{dept}. Give me your {fields}.", "{dept}. State your {fields}."),
-        "apologetic": ("{dept}. Sorry, I cannot continue without your {fields}.",
-                       "{dept}. I am afraid I still need your {fields}.",
-                       "{dept}. Apologies, we have to ask for your {fields}."),
+        "apologetic": (
+            "{dept}. Sorry, I cannot continue without your {fields}.",
+            "{dept}. I am afraid I still need your {fields}.",
+            "{dept}. Apologies, we have to ask for your {fields}.",
+        ),
     },
     "alternative": {
-        "formal": ("{dept}. In place of your {fields} we accept your {other}.",
-                   "{dept}. Your {fields} may be replaced by your {other}."),
-        "conversational": ("{dept}, hi! No {fields}? Then I just need your {other}.",
-                           "{dept}, hi! Without your {fields} your {other} will do."),
+        "formal": (
+            "{dept}. In place of your {fields} we accept your {other}.",
+            "{dept}. Your {fields} may be replaced by your {other}.",
+        ),
+        "conversational": (
+            "{dept}, hi! No {fields}? Then I just need your {other}.",
+            "{dept}, hi! Without your {fields} your {other} will do.",
+        ),
         "direct": ("{dept}. No {fields}: give me your {other}.", "{dept}. For a missing {fields} state your {other}."),
-        "apologetic": ("{dept}. Sorry, without your {fields} I need your {other}.",
-                       "{dept}. Apologies, in lieu of your {fields} we have to ask for your {other}."),
+        "apologetic": (
+            "{dept}. Sorry, without your {fields} I need your {other}.",
+            "{dept}. Apologies, in lieu of your {fields} we have to ask for your {other}.",
+        ),
     },
     "mismatch": {
         "formal": ("{dept}. There is a mismatch in your {fields}.", "{dept}. A mismatch was found in your {fields}."),
-        "conversational": ("{dept}, hi! I see a mismatch in your {fields}.",
-                           "{dept}, hi! Looks like a mismatch in your {fields}."),
+        "conversational": (
+            "{dept}, hi! I see a mismatch in your {fields}.",
+            "{dept}, hi! Looks like a mismatch in your {fields}.",
+        ),
         "direct": ("{dept}. Mismatch: your {fields}.", "{dept}. Mismatch in your {fields}."),
-        "apologetic": ("{dept}. Sorry, I see a mismatch in your {fields}.",
-                       "{dept}. Apologies, a mismatch shows in your {fields}."),
+        "apologetic": (
+            "{dept}. Sorry, I see a mismatch in your {fields}.",
+            "{dept}. Apologies, a mismatch shows in your {fields}.",
+        ),
     },
     "routing": {
         "formal": ("{dept}. Please call {other} first.", "{dept}. Kindly contact {other} first."),
@@ -122,8 +140,14 @@ class Reply:
 class CsrSimulator:
     """All departments of the task's company. Checks: number, routing, authentication, capability, service."""
 
-    def __init__(self, company: Company, rules: dict[tuple[str, str], HiddenRule], owner_of_goal: dict[str, str],
-                 seed: str, held_out: bool = False):
+    def __init__(
+        self,
+        company: Company,
+        rules: dict[tuple[str, str], HiddenRule],
+        owner_of_goal: dict[str, str],
+        seed: str,
+        held_out: bool = False,
+    ):
         self._company = company
         self._rules = rules
         self._open = dict(owner_of_goal)  # goal -> department, shrinking as goals are served

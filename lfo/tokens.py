@@ -176,12 +176,23 @@ def state_text(request: str, turns: Sequence[Turn], dropped: int = 0) -> str:
             collected += [f for f in data if f != "unavailable"]
             unavailable += data["unavailable"]
         elif turn.tool == "make_phone_call":
-            where = f" {json.loads(turn.action.partition('<|args|>')[2])['phone_number'][:20]}"
+            number = json.loads(turn.action.partition("<|args|>")[2])["phone_number"]
+            where = f" {json.dumps(number)[1:-1][:20]}"  # escaped: a model may write what has no UTF-8 form
         actions.append(f"{turn.tool or 'none'}{where} {turn.status}")
     parts = [request, f"Step {len(turns) + 1}.", f"Directory: {'; '.join(directory)}."]
     parts.append(f"Previous Actions: {'; '.join(actions[dropped:])}.")
     parts.append(f"Collected Auth: {json.dumps(collected)}. Unavailable: {json.dumps(unavailable)}.")
     return " ".join(parts)
+
+
+def segments(codec: Codec, row: Trajectory) -> list[tuple[Role, str, int]]:
+    """A trajectory as (role, text, tokens) pieces, each as long as the role stays the same."""
+    out, start = [], 0
+    for i in range(1, len(row.tokens) + 1):
+        if i == len(row.tokens) or row.roles[i] != row.roles[start]:
+            out.append((Role(row.roles[start]), codec.decode(row.tokens[start:i]), i - start))
+            start = i
+    return out
 
 
 # --- batches ---------------------------------------------------------------------------------

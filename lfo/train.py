@@ -27,7 +27,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import torch
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 from lfo.config import RunConfig, as_dict, derive_seed
 from lfo.evaluate import behaviour, play_tasks, reply_rows, rule_accuracy, success_rows
@@ -134,19 +134,25 @@ class Run:
         c, metrics = self.config, {}
         groups = list(by_group(kept).values())
         advantages = dict(zip(map(id, kept), self.advantages(kept), strict=True))
-        updates = [groups[i : i + c.policy.groups_per_update] for i in range(0, len(groups), c.policy.groups_per_update)]
+        updates = [
+            groups[i : i + c.policy.groups_per_update] for i in range(0, len(groups), c.policy.groups_per_update)
+        ]
         updates = updates or [[]] * bool(calls and c.world_model.lam > 0)
         with self._timed("joint"):
             for i, part in enumerate(updates):
                 rows = [row for group in part for row in group]
                 share = calls[i :: len(updates)]
                 seed = derive_seed(c.seed, "joint", self.step, i)
-                self._note(metrics, self.learner.joint_update(rows, [advantages[id(r)] for r in rows], share, factor, seed))
+                self._note(
+                    metrics, self.learner.joint_update(rows, [advantages[id(r)] for r in rows], share, factor, seed)
+                )
         with self._timed("replay"):
             for i in range(c.world_model.updates if c.world_model.lam > 0 and self.buffer.examples else 0):
                 seed = derive_seed(c.seed, "replay", self.step, i)
                 batch = self.buffer.draw(c.world_model.batch, seed)
-                self._note(metrics, {f"replay/{k}": v for k, v in self.learner.replay_update(batch, factor, seed).items()})
+                self._note(
+                    metrics, {f"replay/{k}": v for k, v in self.learner.replay_update(batch, factor, seed).items()}
+                )
         return {k: sum(v) / len(v) for k, v in metrics.items()}
 
     def advantages(self, rows: list[Trajectory]) -> list[float]:
@@ -173,13 +179,15 @@ class Run:
     # --- evaluation ---------------------------------------------------------------------------
 
     def evaluate(self) -> list[dict]:
-        """Success on validation (known companies) and test (new companies), and what the world model knows."""
+        """Success on `eval_splits` (validation: known companies, test: new ones), and what the world model knows."""
         c, out = self.config, []
         self.evaluated_at = self.tasks_seen
         has_world_model = c.world_model.predict != "nothing"
-        for split in ("validation", "test"):
+        for split in c.eval_splits:
             tasks = self.world.split(split, c.levels)[: c.eval_tasks]
-            rows = play_tasks(self.engine, self.codec, self.world, tasks, c, derive_seed(c.seed, split), c.eval_episodes)
+            rows = play_tasks(
+                self.engine, self.codec, self.world, tasks, c, derive_seed(c.seed, split), c.eval_episodes
+            )
             where = {"tasks": self.tasks_seen, "step": self.step, "split": split}
             out += [{"kind": "success", **where, **row} for row in success_rows(rows, tasks)]
             out.append({"kind": "behaviour", **where, **behaviour(rows)})
@@ -259,8 +267,9 @@ class Run:
             f.writelines(json.dumps(row) + "\n" for row in rows)
 
 
-def train(config: RunConfig, folder: str | Path, world: World | None = None, device: str = "cpu",
-          progress: bool = True) -> Path:
+def train(
+    config: RunConfig, folder: str | Path, world: World | None = None, device: str = "cpu", progress: bool = True
+) -> Path:
     """Run to the end of the task budget, resuming where the folder already holds a part of it.
 
     Returns the run folder. Ctrl-C and SIGTERM save a checkpoint and say how to go on.
@@ -281,7 +290,16 @@ def train(config: RunConfig, folder: str | Path, world: World | None = None, dev
             if _evaluation_due(run):
                 began = time.perf_counter()
                 rows = run.evaluate()
-                run.log([*rows, {"kind": "seconds", "tasks": run.tasks_seen, "seconds": {"evaluate": time.perf_counter() - began}}])
+                run.log(
+                    [
+                        *rows,
+                        {
+                            "kind": "seconds",
+                            "tasks": run.tasks_seen,
+                            "seconds": {"evaluate": time.perf_counter() - began},
+                        },
+                    ]
+                )
             if run.done or interrupted:
                 break
             metrics = run.advance()

@@ -1,6 +1,7 @@
 """The phone-call world: companies, what they hide, users and tasks, drawn from one seed.
 
-`generate_world(seed)` returns public records and, apart from them, the hidden rules.
+`generate_world(seed)` returns public records and, apart from them, the hidden rules; `save_world`
+and `load_world` keep a world in a folder, public and hidden parts in files of their own.
 `oracle_plan` certifies that a task can be solved. Imports no torch, knows no agent and no text
 format. Proportions follow DESIGN section 2: 25 companies per industry; 70% of them have the
 typical requirements, 20% one field more, 10% something else.
@@ -10,10 +11,23 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import json
 import random
 import string
+from pathlib import Path
 
-from lfo.records import Company, Department, HiddenRule, Profile, Task
+from lfo.records import (
+    Company,
+    Department,
+    HiddenRule,
+    Profile,
+    RecordError,
+    Task,
+    from_dict,
+    read_jsonl,
+    sha256,
+    write_jsonl,
+)
 
 INDUSTRIES = ("banking", "insurance", "telecom", "retail")
 
@@ -273,9 +287,7 @@ def draw_company(rng: random.Random, company_id: str, name: str, industry: str, 
     own = list(INDUSTRY_DEPARTMENTS[industry])
     while True:
         chosen = rng.sample(list(COMMON_DEPARTMENTS) + own, rng.randint(2, 5))
-        if any(d in own for d in chosen) and all(
-            first in chosen for d, first in ROUTING_COMMON.items() if d in chosen
-        ):
+        if any(d in own for d in chosen) and all(first in chosen for d, first in ROUTING_COMMON.items() if d in chosen):
             break
     departments = tuple(
         Department(d, phones.pop(), DEPARTMENTS[d].description, rng.choice(OPERATING_HOURS)) for d in chosen
@@ -419,9 +431,7 @@ def draw_task(rng: random.Random, task_id: str, split: str, level: int, companie
         except ValueError:
             continue
         request = request_text(rng, company, goals)
-        return Task(
-            task_id, split, level, company.company_id, profile.profile_id, request, goals, plan.steps
-        )
+        return Task(task_id, split, level, company.company_id, profile.profile_id, request, goals, plan.steps)
     raise ValueError(f"no task of level {level} can be drawn for split {split}; try another world seed")
 
 
@@ -487,3 +497,228 @@ def _draw_split(rng, split, size, companies, rules, profiles) -> list[Task]:
             wanted -= 1
     rng.shuffle(tasks)
     return [dataclasses.replace(t, task_id=f"{split}-{i:03d}") for i, t in enumerate(tasks)]
+
+
+# --- a world in a folder ---------------------------------------------------------------------
+
+WORLD_FILES = ("companies.jsonl", "rules.jsonl", "typical.json", "profiles.jsonl", "tasks.jsonl")
+CHECKSUMS = "checksums.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class _TypicalFile:
+    """What typical.json holds: the seed and `TypicalRules`, industry -> department -> what it demands."""
+
+    seed: int
+    required: dict[str, dict[str, tuple[str, ...]]]
+    after: dict[str, dict[str, str]]
+    house_field: dict[str, str]
+
+
+def save_world(world: World, folder: str | Path) -> Path:
+    """Write a world as JSONL with its data card and checksums; the same world always gives the same bytes."""
+    folder = Path(folder)
+    tables = (world.companies.values(), world.rules.values(), world.profiles.values(), world.tasks)
+    for name, rows in zip((n for n in WORLD_FILES if n.endswith(".jsonl")), tables, strict=True):
+        write_jsonl(folder / name, rows)
+    typical = _TypicalFile(
+        world.seed, _nested(world.typical.required), _nested(world.typical.after), world.typical.house_field
+    )
+    _write_json(folder / "typical.json", dataclasses.asdict(typical))
+    _write_json(folder / CHECKSUMS, {name: sha256(folder / name) for name in WORLD_FILES})
+    (folder / "README.md").write_text(data_card(world), encoding="utf-8", newline="\n")
+    return folder
+
+
+def load_world(folder: str | Path) -> World:
+    """Read what `save_world` wrote.
+
+    Raises:
+        RecordError: a file is missing or not the one that was written.
+    """
+    folder = Path(folder)
+    verify_checksums(folder)
+    typical = from_dict(_TypicalFile, json.loads((folder / "typical.json").read_text()), str(folder / "typical.json"))
+    return World(
+        seed=typical.seed,
+        companies={c.company_id: c for c in read_jsonl(folder / "companies.jsonl", Company)},
+        rules={(r.company_id, r.department): r for r in read_jsonl(folder / "rules.jsonl", HiddenRule)},
+        typical=TypicalRules(_flat(typical.required), _flat(typical.after), typical.house_field),
+        profiles={p.profile_id: p for p in read_jsonl(folder / "profiles.jsonl", Profile)},
+        tasks=tuple(read_jsonl(folder / "tasks.jsonl", Task)),
+    )
+
+
+def verify_checksums(folder: str | Path) -> None:
+    """Compare every file of a saved world with checksums.json.
+
+    Raises:
+        RecordError: a file is missing or differs; the message names the first one and the remedy.
+    """
+    folder = Path(folder)
+    remedy = f"write it again with `lfo generate --out {folder}`."
+    if not (folder / CHECKSUMS).is_file():
+        raise RecordError(f"{folder} holds no world ({CHECKSUMS} is missing); {remedy}")
+    try:
+        expected = {name: str(json.loads((folder / CHECKSUMS).read_text())[name]) for name in WORLD_FILES}
+    except (ValueError, KeyError, TypeError):
+        raise RecordError(f"{folder / CHECKSUMS} does not name the checksum of every file; {remedy}") from None
+    for name in WORLD_FILES:
+        if not (folder / name).is_file():
+            raise RecordError(f"{folder / name} is missing; {remedy}")
+        if sha256(folder / name) != expected[name]:
+            raise RecordError(f"{folder / name} is not the file that was generated (checksum); {remedy}")
+
+
+def ensure_saved(world: World, folder: str | Path) -> Path:
+    """Save a world unless the folder holds exactly this one already; return the folder."""
+    try:
+        if load_world(folder) == world and (Path(folder) / "README.md").read_text("utf-8") == data_card(world):
+            return Path(folder)
+    except (RecordError, OSError):
+        pass
+    return save_world(world, folder)
+
+
+def _write_json(path: Path, data: dict) -> None:
+    path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8", newline="\n")
+
+
+def _nested(table: dict[tuple[str, str], object]) -> dict[str, dict]:
+    """(industry, department) -> x becomes industry -> department -> x."""
+    out: dict[str, dict] = {}
+    for (industry, department), value in table.items():
+        out.setdefault(industry, {})[department] = value
+    return out
+
+
+def _flat(table: dict[str, dict]) -> dict[tuple[str, str], object]:
+    return {(outer, inner): value for outer, row in table.items() for inner, value in row.items()}
+
+
+# --- the data card ---------------------------------------------------------------------------
+
+
+def split_counts(world: World) -> list[dict]:
+    """Per split: tasks, tasks by level, companies and users that they name."""
+    rows = []
+    for split in SPLITS:
+        tasks = world.split(split)
+        levels = {f"level {n}": sum(t.level == n for t in tasks) for n in LEVELS}
+        named = {"companies": len({t.company_id for t in tasks}), "users": len({t.profile_id for t in tasks})}
+        rows.append({"split": split, "tasks": len(tasks), **levels, **named})
+    return rows
+
+
+def company_counts(world: World) -> list[dict]:
+    """Per industry: companies, companies by variation, departments."""
+    variation = {r.company_id: r.variation for r in world.rules.values()}
+    rows = []
+    for industry in INDUSTRIES:
+        ids = [c.company_id for c in world.companies.values() if c.industry == industry]
+        kinds = {k: sum(variation[c] == k for c in ids) for k in ("typical", "extra", "different")}
+        departments = sum(len(world.companies[c].departments) for c in ids)
+        rows.append({"industry": industry, "companies": len(ids), **kinds, "departments": departments})
+    total = {k: sum(r[k] for r in rows) for k in rows[0] if k != "industry"}
+    return [*rows, {"industry": "all", **total}]
+
+
+def overlapping_tasks(world: World) -> int:
+    """Validation tasks whose company and goals (in any order) a training task has too."""
+    train = {(t.company_id, frozenset(t.goals)) for t in world.split("train")}
+    return sum((t.company_id, frozenset(t.goals)) in train for t in world.split("validation"))
+
+
+def _markdown(rows: list[dict]) -> str:
+    lines = [list(rows[0]), ["---"] * len(rows[0]), *(list(r.values()) for r in rows)]
+    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
+
+
+def data_card(world: World) -> str:
+    """README.md of a saved world, counted from the world itself."""
+    total = company_counts(world)[-1]
+    shares = " / ".join(f"{total[k] / total['companies']:.0%}" for k in ("typical", "extra", "different"))
+    complete = sum(len(p.values) == len(industry_fields(p.industry)) for p in world.profiles.values())
+    return DATA_CARD.format(
+        seed=world.seed,
+        companies=len(world.companies),
+        rules=len(world.rules),
+        profiles=len(world.profiles),
+        complete=complete,
+        lacking=len(world.profiles) - complete,
+        tasks=len(world.tasks),
+        split_table=_markdown(split_counts(world)),
+        level_list="\n".join(f"- level {n}: {what}" for n, (what, _) in LEVELS.items()),
+        company_table=_markdown(company_counts(world)),
+        shares=shares,
+        overlap=overlapping_tasks(world),
+        validation=len(world.split("validation")),
+    )
+
+
+DATA_CARD = """\
+---
+license: apache-2.0
+language: en
+pretty_name: Phone-call world {seed}
+tags: [synthetic, agents, tool-use, customer-service]
+---
+
+# Phone-call world {seed}
+
+Companies, hidden rules, users and tasks of the customer-service phone-call environment of `lfo` (Learning from
+Observation). All of it is drawn by a seeded program: there are no real persons in it, and a name or number that
+exists is a coincidence.
+
+## How it was made
+
+`lfo generate --seed {seed}` (`lfo.world.generate_world`, world seed {seed}). The same seed writes the same bytes.
+`checksums.json` holds the SHA-256 of every data file, and `lfo.world.load_world` checks them. Every task was
+certified by an oracle: with a cooperative user it can be solved, in `optimal_steps` actions.
+
+## Files
+
+| file | rows | holds | the agent |
+| --- | --- | --- | --- |
+| companies.jsonl | {companies} | name, industry, departments with phone numbers | may look it up |
+| tasks.jsonl | {tasks} | split, level, company, user, the request, its goals | reads the request only |
+| profiles.jsonl | {profiles} | the values that a user has | sees what the form returns |
+| rules.jsonl | {rules} | what every department demands, its alternative, its routing | **never** sees it |
+| typical.json | 1 | the regularities behind the rules, and the seed | **never** sees it |
+
+The hidden files exist for the simulator, the oracle and for measurements. Training on them defeats the purpose.
+
+## Splits
+
+{split_table}
+
+{level_list}
+
+Train and validation tasks share their (known) companies and never a user. Test tasks have companies and users of
+their own: success there is success at **new** companies. {overlap} of {validation} validation tasks
+ask for the same goals at the same company as some training task, for another user: validation measures what was
+learned about known companies, test what carries over. Phrasings that are held out from training are part of the
+simulator (`lfo.simulator.PHRASINGS`).
+
+## Companies
+
+{company_table}
+
+typical: the requirements of `typical.json`. extra: one field more in every department, usually the industry's house
+field. different: other fields. The aim is 70 / 20 / 10; it is rounded within the known and the new half of every
+industry, which gives {shares}.
+
+## Users
+
+{complete} of {profiles} users have every field, {lacking} lack one or several (mostly the card). Whether a user
+is cooperative, partial or difficult is drawn once per episode by the simulator and is not part of the data.
+
+## Intended use and limits
+
+For research on agents that learn from what an environment says. Not a model of real call centres: replies follow
+templates in English, rules never change, a refusal always names every missing field, and four industries share one
+grammar. Values of users are random: telephone numbers use the 555 exchange, addresses end in example.com. Nothing
+learned here says how a real company verifies its customers.
+
+Licence: Apache-2.0.
+"""

@@ -1,12 +1,23 @@
-"""Shared fixtures: the world of the experiments, and a small one written out by hand."""
+"""Shared fixtures: the world of the experiments, a small one written out by hand, models and run configs."""
 
 from __future__ import annotations
 
-import pytest
+import os
+from pathlib import Path
 
-from lfo.records import Company, Department, HiddenRule, Profile, Task
+import pytest
+import torch
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from lfo.base import require_base
+from lfo.config import RunConfig, build
+from lfo.learner import Learner
+from lfo.records import Company, Department, HiddenRule, Profile, StopReason, Task, Trajectory
 from lfo.simulator import UserSimulator
+from lfo.tokens import Codec, Role
 from lfo.world import DEPARTMENTS, TypicalRules, World, generate_world
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.fixture(scope="session")
@@ -87,3 +98,120 @@ def seed_where(tiny):
         return next(s for s in range(10_000) if test(UserSimulator(profile, f"{s}/{task.task_id}")))
 
     return search
+
+
+# --- models ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def base_path() -> Path:
+    """The embedded base model; LFO_TEST_BASE names another one, e.g. to judge it before it is shipped."""
+    return require_base(os.environ.get("LFO_TEST_BASE", ROOT / "data" / "base"))
+
+
+@pytest.fixture(scope="session")
+def codec(base_path) -> Codec:
+    return Codec.load(base_path)
+
+
+@pytest.fixture(scope="session")
+def toy_path(codec, tmp_path_factory) -> Path:
+    """A base of two random layers with the real tokenizer: fast, and it knows nothing."""
+    path = tmp_path_factory.mktemp("toy_base")
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=len(codec.tokenizer),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=16,
+        max_position_embeddings=2048,
+        tie_word_embeddings=True,
+        initializer_range=0.3,  # large enough for the context to matter
+        bos_token_id=None,
+        eos_token_id=None,
+        pad_token_id=codec.pad_id,
+    )
+    Qwen3ForCausalLM(config).save_pretrained(path)
+    codec.tokenizer.save_pretrained(path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def make_config(toy_path):
+    """make_config(**{"policy.clip_low": 0.1}): a run of seconds on the toy base, in fp32, with these settings."""
+    defaults = {
+        "model.base": str(toy_path),
+        "model.rank": 4,
+        "model.alpha": 8,
+        "model.autocast": False,
+        "policy.learning_rate": 0.01,
+        "world_model.coupling": "none",
+        "world_model.learning_rate": 0.01,
+        "world_model.updates": 2,
+        "world_model.batch": 4,
+        "rollout.tasks_per_step": 2,
+        "rollout.group_size": 2,
+        "rollout.max_refills": 0,
+        "rollout.max_action_tokens": 8,
+        "task_budget": 4,
+        "eval_every": 4,
+        "eval_tasks": 1,
+        "eval_episodes": 1,
+        "checkpoint_every": 1,
+        "warmup_tasks": 0,
+    }
+
+    def make(**settings) -> RunConfig:
+        data: dict = {}
+        for dotted, value in (defaults | settings).items():
+            group, _, name = dotted.rpartition(".")
+            (data.setdefault(group, {}) if group else data)[name] = value
+        return build(RunConfig, data)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def toy_adapters(make_config, codec, tmp_path_factory) -> dict[str, Path]:
+    """Two peft folders for the toy base with random weights, large enough to change every prediction."""
+    learner = Learner(make_config(), codec.pad_id)
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for name in learner.adapters:
+            for parameter in learner.parameters(name):
+                parameter.normal_(std=0.3)
+    return learner.save_adapters(tmp_path_factory.mktemp("toy_adapters"))
+
+
+@pytest.fixture(scope="session")
+def base_adapters(base_path, make_config, codec, tmp_path_factory) -> dict[str, Path]:
+    """Untrained adapters for the embedded base: they change nothing."""
+    learner = Learner(make_config(**{"model.base": str(base_path)}), codec.pad_id)
+    return learner.save_adapters(tmp_path_factory.mktemp("base_adapters"))
+
+
+@pytest.fixture(scope="session")
+def make_trajectory():
+    """make_trajectory(prompt, action, observation, ...): token lists that take turns, or a group's bare outcome."""
+
+    def make(*pieces: list[int], group=0, success=False, reward=None, logprob=-1.0, calls=(), **rest) -> Trajectory:
+        kinds = [Role.PROMPT] + [Role.ACTION, Role.OBSERVATION] * len(pieces)
+        roles = [int(kind) for kind, piece in zip(kinds, pieces, strict=False) for _ in piece]
+        facts = {"task_id": f"t{group}", "turns": [], "stop": StopReason.SUCCESS if success else StopReason.MAX_TURNS}
+        return Trajectory(
+            group=group,
+            tokens=[i for piece in pieces for i in piece],
+            roles=roles,
+            logprobs=[logprob if role == Role.ACTION else 0.0 for role in roles],
+            success=success,
+            reward=float(success) if reward is None else reward,
+            shaped_reward=0.0,
+            auth_before_call=False,
+            calls=list(calls),
+            **(facts | rest),
+        )
+
+    return make

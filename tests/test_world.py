@@ -5,10 +5,12 @@ from __future__ import annotations
 import collections
 import dataclasses
 import hashlib
+import json
 import math
 import os
 import random
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from lfo import world as w
-from lfo.records import HiddenRule, Profile
+from lfo.records import HiddenRule, Profile, RecordError
 
 INDUSTRIES = ("banking", "insurance", "telecom", "retail")
 
@@ -458,3 +460,138 @@ def test_level_of_by_hand(tiny):
     five = ("name", "account_number", "billing_zip", "phone_number", "email")
     more["bank", "Billing"] = dataclasses.replace(tiny.rules["bank", "Billing"], required=five)
     assert w.level_of(more, everyone, "bank", ("dispute a charge",)) is None
+
+
+# --- a world in a folder ---------------------------------------------------------------------
+
+ROOT = Path(w.__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="module")
+def saved(world, tmp_path_factory) -> Path:
+    return w.save_world(world, tmp_path_factory.mktemp("saved") / "deep" / "world")
+
+
+@pytest.fixture
+def copy(saved, tmp_path) -> Path:
+    """A saved world to spoil."""
+    return Path(shutil.copytree(saved, tmp_path / "world"))
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in folder.iterdir()}
+
+
+def test_a_world_survives_its_folder(world, saved):
+    assert w.load_world(saved) == world
+    assert set(contents(saved)) == {*w.WORLD_FILES, "checksums.json", "README.md"}
+
+
+def test_hand_made_world_survives_too(tiny, tmp_path):
+    assert w.load_world(w.save_world(tiny, tmp_path)) == tiny
+
+
+def test_same_seed_same_bytes(saved, tmp_path):
+    assert contents(w.save_world(w.generate_world(0), tmp_path)) == contents(saved)
+    other = contents(w.save_world(w.generate_world(1), tmp_path))
+    assert not [name for name in w.WORLD_FILES if other[name] == contents(saved)[name]]
+
+
+def test_committed_data_is_what_the_seed_gives(saved):
+    """After a change of the generator: `lfo generate`."""
+    assert contents(ROOT / "data" / "world") == contents(saved)
+
+
+def test_public_files_hold_nothing_hidden(saved):
+    """Hidden and public parts share the names of companies and departments only."""
+    for name in ("companies.jsonl", "tasks.jsonl"):
+        text = (saved / name).read_text()
+        assert not [word for word in (*w.FIELDS, "required", "alternative", "after", "variation") if f'"{word}"' in text
+                    and word != "name"]  # fmt: skip
+
+
+def test_checksums_are_those_of_the_files(saved):
+    listed = json.loads((saved / "checksums.json").read_text())
+    assert listed == {n: hashlib.sha256((saved / n).read_bytes()).hexdigest() for n in w.WORLD_FILES}
+
+
+def one_sentence(error: pytest.ExceptionInfo, folder: Path) -> str:
+    text = str(error.value).replace(str(folder), "FOLDER")
+    assert text.endswith("write it again with `lfo generate --out FOLDER`.")
+    assert "\n" not in text
+    return text
+
+
+@pytest.mark.parametrize("name", w.WORLD_FILES)
+def test_a_changed_file_is_refused(copy, name):
+    (copy / name).write_bytes(
+        (copy / name).read_bytes().replace(b"account_number", b"account_numbr").replace(b"0", b"1")
+    )
+    with pytest.raises(RecordError) as error:
+        w.load_world(copy)
+    assert f"{name} is not the file that was generated" in one_sentence(error, copy)
+
+
+@pytest.mark.parametrize("name", [*w.WORLD_FILES, "checksums.json"])
+def test_a_missing_file_is_named(copy, name):
+    (copy / name).unlink()
+    with pytest.raises(RecordError) as error:
+        w.load_world(copy)
+    assert f"{name} is missing" in one_sentence(error, copy)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "3", '{"rules.jsonl": "ab"}', "\x00"])
+def test_unreadable_checksums_are_named(copy, text):
+    (copy / "checksums.json").write_text(text)
+    with pytest.raises(RecordError) as error:
+        w.load_world(copy)
+    assert "checksums.json does not name the checksum of every file" in one_sentence(error, copy)
+
+
+def test_ensure_saved_writes_only_what_is_not_there(world, copy, tmp_path):
+    before = {p: p.stat().st_mtime_ns for p in copy.iterdir()}
+    assert w.ensure_saved(world, copy) == copy
+    assert {p: p.stat().st_mtime_ns for p in copy.iterdir()} == before
+    for spoil in (copy / "rules.jsonl", copy / "README.md"):
+        whole = contents(copy)
+        spoil.write_text("")
+        assert contents(w.ensure_saved(world, copy)) == whole
+        spoil.unlink()
+        assert contents(w.ensure_saved(world, copy)) == whole
+    assert w.load_world(w.ensure_saved(world, tmp_path / "new")) == world
+
+
+# --- the data card ---------------------------------------------------------------------------
+
+
+def test_counts_of_the_card(world):
+    assert [r["tasks"] for r in w.split_counts(world)] == [500, 100, 100]
+    assert w.split_counts(world)[0] | {"companies": 0, "users": 0} == {
+        "split": "train", "tasks": 500, "level 1": 100, "level 2": 150, "level 3": 150, "level 4": 50, "level 5": 50,
+        "companies": 0, "users": 0,
+    }  # fmt: skip
+    assert [r["companies"] for r in w.company_counts(world)] == [25, 25, 25, 25, 100]
+    everywhere = w.company_counts(world)[-1]
+    assert everywhere["typical"] + everywhere["extra"] + everywhere["different"] == 100
+    assert everywhere["departments"] == len(world.rules)
+    train = [t for t in world.tasks if t.split == "train"]
+    alike = [
+        v for v in world.tasks
+        if v.split == "validation" and any(v.company_id == t.company_id and set(v.goals) == set(t.goals) for t in train)
+    ]  # fmt: skip
+    assert w.overlapping_tasks(world) == len(alike)
+
+
+def test_the_card_says_what_the_data_is(world, saved):
+    card = (saved / "README.md").read_text()
+    assert card == w.data_card(world)
+    assert "{" not in card
+    assert max(map(len, card.splitlines())) <= 120
+    for phrase in (
+        "license: apache-2.0", "world seed 0", "no real persons", "| train | 500 | 100 | 150 | 150 | 50 | 50 | 50 |",
+        "| all | 100 | 72 | 20 | 8 | 350 |", "72% / 20% / 8%", "41 of 100 validation tasks", "**never** sees it",
+    ):  # fmt: skip
+        assert phrase in card
+    assert all(f"| {name} |" in card for name in w.WORLD_FILES)
+    for n, (what, _) in w.LEVELS.items():
+        assert f"- level {n}: {what}" in card

@@ -1,6 +1,6 @@
 """The recipe of the embedded base model: a tiny Qwen3 that knows the environment's language and none of its rules.
 
-    python data/base/recipe.py            # about 90 minutes on 2 cores; resumes where it was stopped
+    python data/base/recipe.py            # about 40 minutes on 2 idle cores; resumes where it was stopped
     python data/base/recipe.py --steps 50 --out /tmp/try
 
 1. A byte-level BPE tokenizer whose lexicon (JSON keys, field names, goals, departments, two-digit
@@ -74,7 +74,10 @@ def build_tokenizer(corpus: list[str], vocab_size: int = 1400) -> PreTrainedToke
     )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size, special_tokens=list(SPECIAL_TOKENS), show_progress=False, min_frequency=5,
+        vocab_size=vocab_size,
+        special_tokens=list(SPECIAL_TOKENS),
+        show_progress=False,
+        min_frequency=5,
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
     )
     # The lexicon is cut out of the corpus, so that no merge is spent on it.
@@ -115,7 +118,9 @@ def throwaway_world(rng: random.Random, companies: int = 8, tasks: int = 64) -> 
             continue
         profiles[profile.profile_id] = profile
         request = world.request_text(rng, company, goals)
-        drawn.append(Task(f"x-{len(drawn)}", "train", 1, company.company_id, profile.profile_id, request, goals, plan.steps))
+        drawn.append(
+            Task(f"x-{len(drawn)}", "train", 1, company.company_id, profile.profile_id, request, goals, plan.steps)
+        )
     typical = world.TypicalRules({}, {}, {})
     return world.World(-1, records, rules, typical, profiles, tuple(drawn))
 
@@ -243,10 +248,20 @@ def build_model(vocab_size: int) -> Qwen3ForCausalLM:
     """About 2 M parameters in the Qwen3 architecture."""
     torch.manual_seed(SEED)
     config = Qwen3Config(
-        vocab_size=vocab_size, hidden_size=192, intermediate_size=512, num_hidden_layers=4, num_attention_heads=6,
-        num_key_value_heads=3, head_dim=32, max_position_embeddings=2048, tie_word_embeddings=True,
-        rope_parameters={"rope_type": "default", "rope_theta": 10_000.0}, attn_implementation="eager",
-        bos_token_id=None, eos_token_id=None, pad_token_id=0,
+        vocab_size=vocab_size,
+        hidden_size=192,
+        intermediate_size=512,
+        num_hidden_layers=4,
+        num_attention_heads=6,
+        num_key_value_heads=3,
+        head_dim=32,
+        max_position_embeddings=2048,
+        tie_word_embeddings=True,
+        rope_parameters={"rope_type": "default", "rope_theta": 10_000.0},
+        attn_implementation="eager",
+        bos_token_id=None,
+        eos_token_id=None,
+        pad_token_id=0,
     )
     return Qwen3ForCausalLM(config)
 
@@ -262,9 +277,9 @@ def batches(documents, pad_id: int, rows: int = 24):
 
 
 def learning_rate(step: int, steps: int, peak: float) -> float:
-    """Warm-up over 100 steps, constant, linear decay to a tenth over the last 40%."""
-    decay_from = 0.6 * steps
-    fall = 1 - 0.9 * max(0.0, (step - decay_from) / (steps - decay_from))
+    """Warm-up over 100 steps, constant, linear decay to a fiftieth over the last third."""
+    decay_from = steps * 2 / 3
+    fall = 1 - 0.98 * max(0.0, (step - decay_from) / (steps - decay_from))
     return peak * min(1.0, (step + 1) / 100) * fall
 
 
@@ -304,7 +319,7 @@ def copy_accuracy(model, codec, documents) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=HERE, help="folder of the model")
-    parser.add_argument("--steps", type=int, default=4000)
+    parser.add_argument("--steps", type=int, default=3000)
     parser.add_argument("--copy-steps", type=int, default=1000, help="first steps, with copy exercises alone")
     parser.add_argument("--tokens", type=int, default=6000, help="tokens per step")
     parser.add_argument("--lr", type=float, default=2e-3)
@@ -316,7 +331,7 @@ def main() -> None:
         for _ in range(40):
             throwaway = throwaway_world(rng)
             for task in throwaway.tasks:
-                segments, episode = transcript(None, throwaway, task, rng)
+                segments, _ = transcript(None, throwaway, task, rng)
                 corpus.append("".join(text for text, _ in segments))
         build_tokenizer(corpus).save_pretrained(args.out)
     codec = Codec.load(args.out)
@@ -338,7 +353,9 @@ def main() -> None:
         if step % 50 == 49:
             bar.set_postfix(loss=f"{loss:.3f}", refresh=False)
             scores = copy_accuracy(model, codec, Documents(codec, 0, 6000).draw(-step - 1))
-            tqdm.write(f"step {step + 1} loss {loss:.3f} digits {scores['digits']:.3f} tokens {scores['tokens']:.3f} {time.time() - began:.0f}s")
+            tqdm.write(
+                f"step {step + 1} loss {loss:.3f} digits {scores['digits']:.3f} tokens {scores['tokens']:.3f} {time.time() - began:.0f}s"
+            )
         if step % 100 == 99 or step + 1 == args.steps:
             torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step + 1}, checkpoint)
             model.save_pretrained(args.out)

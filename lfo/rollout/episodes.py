@@ -8,7 +8,7 @@ department would answer to an empty-handed call (DESIGN section 4).
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from lfo.config import EnvConfig, RolloutConfig, derive_seed
 from lfo.env import Episode
@@ -86,18 +86,19 @@ def play(
     predict: str = "phone",
     imagine: bool = False,
     policy: str = "policy",
-    on_turn: Callable[[int], None] | None = None,
+    world_model: str = "world_model",
 ) -> list[Trajectory]:
     """Play all jobs to their ends; trajectories come in the order of the jobs.
 
-    predict: which calls become world-model examples. policy: the adapter that acts.
-    on_turn: told the number of unfinished rows after every turn.
+    predict: which calls become world-model examples. policy: the adapter that acts;
+    world_model: the one that imagines.
     """
     rows = [
         _Row(i, job, Episode(world, job.task, env, job.episode_seed, job.held_out_phrasing), codec)
         for i, job in enumerate(jobs)
     ]
     live, turn = rows, 0
+    imagined: dict[int, list[int]] = {}  # group -> what is set into all its rows
     while live:
         for row in live:
             row.add(codec.opener, row_role(row))
@@ -109,10 +110,8 @@ def play(
             row.act(completion, rollout.max_tokens)
         live = [row for row in live if row.episode.stop is None]
         if imagine:
-            _imagine(engine, codec, live, policy)
+            _imagine(engine, codec, live, policy, world_model, imagined)
         turn += 1
-        if on_turn:
-            on_turn(len(live))
     engine.end_sessions()
     return [row.finish(predict) for row in rows]
 
@@ -122,16 +121,18 @@ def row_role(row: _Row) -> Role:
     return Role.OBSERVATION if row.episode.turns else Role.PROMPT
 
 
-def _imagine(engine: Engine, codec: Codec, live: list[_Row], policy: str) -> None:
+def _imagine(
+    engine: Engine, codec: Codec, live: list[_Row], policy: str, world_model: str, imagined: dict[int, list[int]]
+) -> None:
     """Set the imagined reply into every row that has read its directory and has none yet: one per group.
 
     First the policy is asked, greedily, whom it would call (the beginning of a call is forced);
     then the world model answers that call made with empty hands.
     """
     ready = [r for r in live if not r.imagined and directory_of(r.episode.turns)]
-    first = {r.job.group: r for r in reversed(ready)}
-    if not first:
+    if not ready:
         return
+    first = {r.job.group: r for r in reversed(ready) if r.job.group not in imagined}
     speakers = list(first.values())
     asked = [
         Prompt([*r.tokens, *codec.opener, *codec.call_prefix()], policy, codec.number_tokens, codec.end_id, 0.0)
@@ -143,10 +144,9 @@ def _imagine(engine: Engine, codec: Codec, live: list[_Row], policy: str) -> Non
     ]
     known = [(r, n) for r, n in zip(speakers, numbers, strict=True) if n]
     questions = [codec.world_prompt(r.episode.request, r.episode.turns, empty_handed_call(n)) for r, n in known]
-    replies = engine.generate(
-        [Prompt(q, "world_model", IMAGINED_TOKENS, codec.csr_end_id, 0.0) for q in questions], 0
-    )
-    imagined = {r.job.group: codec.imagined(c.tokens) for (r, _), c in zip(known, replies, strict=True)}
+    replies = engine.generate([Prompt(q, world_model, IMAGINED_TOKENS, codec.csr_end_id, 0.0) for q in questions], 0)
+    imagined |= {r.job.group: [] for r in speakers}
+    imagined |= {r.job.group: codec.imagined(c.tokens) for (r, _), c in zip(known, replies, strict=True)}
     for row in ready:
         row.imagined = True
-        row.add(imagined.get(row.job.group, []), Role.IMAGINED)
+        row.add(imagined[row.job.group], Role.IMAGINED)

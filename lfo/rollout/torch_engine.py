@@ -117,7 +117,9 @@ class TorchEngine:
         kept = torch.stack(alive, 1).tolist()
         table = zip(torch.stack(tokens, 1).tolist(), torch.stack(logprobs, 1).tolist(), kept, strict=True)
         completions = [
-            Completion([t for t, k in zip(ids, keep, strict=True) if k], [s for s, k in zip(ps, keep, strict=True) if k])
+            Completion(
+                [t for t, k in zip(ids, keep, strict=True) if k], [s for s, k in zip(ps, keep, strict=True) if k]
+            )
             for ids, ps, keep in table
         ]
         self.generated_tokens += sum(len(c.tokens) for c in completions)

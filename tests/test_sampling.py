@@ -1,0 +1,113 @@
+"""sampling: the order of tasks, which groups teach, what is read before imagining."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from lfo.records import Turn
+from lfo.sampling import (
+    TaskStream,
+    by_group,
+    directory_of,
+    empty_handed_call,
+    informative,
+    intended_number,
+)
+from lfo.tokens import CALL_PREFIX
+from lfo.tools import ToolCall, parse_action, search_company
+
+
+@pytest.fixture
+def directory_turn(tiny):
+    """directory_turn(name): the turn of looking a company up."""
+
+    def make(name: str) -> Turn:
+        return Turn("search", json.dumps(search_company(tiny.companies, name)), "search_company", "ok")
+
+    return make
+
+
+# --- tasks -----------------------------------------------------------------------------------
+
+
+def test_every_epoch_is_a_permutation_and_no_two_are_alike(tiny):
+    stream = TaskStream(tiny.tasks, seed=0)
+    epochs = [stream.take(len(tiny.tasks)) for _ in range(3)]
+    for epoch in epochs:
+        assert sorted(t.task_id for t in epoch) == sorted(t.task_id for t in tiny.tasks)
+    assert len({tuple(t.task_id for t in epoch) for epoch in epochs}) == 3
+    assert stream.position == 3 * len(tiny.tasks)
+
+
+def test_a_stream_goes_on_from_a_position(tiny):
+    whole = TaskStream(tiny.tasks, seed=4).take(20)
+    for position in (0, 1, 6, 13):
+        assert TaskStream(tiny.tasks, 4, position).take(20 - position) == whole[position:]
+
+
+def test_how_tasks_are_taken_does_not_matter(tiny):
+    stream = TaskStream(tiny.tasks, seed=4)
+    assert [t for n in (1, 4, 0, 7) for t in stream.take(n)] == TaskStream(tiny.tasks, 4).take(12)
+
+
+def test_seeds_order_tasks_differently(world):
+    orders = {tuple(t.task_id for t in TaskStream(world.split("train"), seed).take(20)) for seed in range(5)}
+    assert len(orders) == 5
+
+
+def test_no_task_is_an_error_that_says_so():
+    with pytest.raises(ValueError, match="no training task at these levels; widen `levels`"):
+        TaskStream([], 0)
+
+
+# --- groups ----------------------------------------------------------------------------------
+
+
+def test_rows_come_by_group_in_their_order(make_trajectory):
+    rows = [make_trajectory([1], [i], group=g) for i, g in enumerate((5, 2, 5, 2, 9))]
+    assert {g: [r.tokens[-1] for r in group] for g, group in by_group(rows).items()} == {5: [0, 2], 2: [1, 3], 9: [4]}
+    assert by_group([]) == {}
+
+
+@pytest.mark.parametrize(("successes", "teaches"), [(0, False), (1, True), (3, True), (4, False)])
+def test_a_group_teaches_when_some_succeed_and_some_fail(make_trajectory, successes, teaches):
+    assert informative([make_trajectory([1], success=i < successes) for i in range(4)]) is teaches
+
+
+def test_a_shaped_reward_does_not_make_a_group_informative(make_trajectory):
+    assert not informative([make_trajectory([1], reward=r) for r in (0.0, 0.2, 0.7)])
+    assert informative([make_trajectory([1], success=s, reward=0.5) for s in (True, False)])
+
+
+# --- imagination -----------------------------------------------------------------------------
+
+
+def test_the_directory_is_the_last_one_read(directory_turn):
+    other = Turn("form", "{}", "auth_info_form", "ok")
+    bank, shop = directory_turn("Harbor Bank"), directory_turn("Summit Stores")
+    assert directory_of([]) == {} == directory_of([other])
+    assert directory_of([bank, other])["800-555-0002"] == "Fraud Department"
+    assert directory_of([bank, other, shop]) == {"800-555-0009": "Sales"}
+    assert directory_of([directory_turn("Nobody Knows")]) == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ('800-555-0002", "auth', "800-555-0002"),
+        ("800-555-0002", "800-555-0002"),
+        ("800-555-0003", None),  # not in the directory
+        ("80-555-0002", None),
+        ("", None),
+    ],
+)
+def test_the_intended_number_must_be_listed(text, number):
+    assert intended_number(text, {"800-555-0002": "Fraud Department"}) == number
+
+
+def test_an_empty_handed_call_gives_nothing():
+    call = empty_handed_call("800-555-0002")
+    assert parse_action(call) == ToolCall("make_phone_call", {"phone_number": "800-555-0002", "auth_info": {}})
+    assert call.startswith(CALL_PREFIX)  # what the policy is asked with is the beginning of such a call

@@ -1,0 +1,236 @@
+"""tokens: text to ids and back, who wrote which token, what the world model reads, masks."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from lfo.config import EnvConfig
+from lfo.env import Episode, Oracle, RandomForm, run_scripted
+from lfo.records import Turn
+from lfo.tokens import (
+    CALL_PREFIX,
+    PREDICTED_TOOLS,
+    SPECIAL_TOKENS,
+    STATE_TOKENS,
+    CallExample,
+    Codec,
+    Role,
+    TokenizerError,
+    collate_calls,
+    collate_trajectories,
+    state_text,
+)
+from lfo.tools import format_call
+
+
+@pytest.fixture(scope="module")
+def episode(tiny) -> Episode:
+    """The oracle's way through the fraud task of the small world: directory, form, two calls."""
+    task = next(t for t in tiny.tasks if t.task_id == "fraud")
+    episode = Episode(tiny, task, EnvConfig(), 0)
+    return run_scripted(episode, Oracle(episode, tiny, None))
+
+
+def call_turn(number: str, status: str = "auth_failed", message: str = "Billing. I need your email address.") -> Turn:
+    action = format_call("make_phone_call", {"phone_number": number, "auth_info": {}})
+    return Turn(action, json.dumps({"status": status, "message": message}), "make_phone_call", status)
+
+
+# --- text and ids ----------------------------------------------------------------------------
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])))  # all but lone surrogates, which have no UTF-8 form
+def test_any_text_makes_the_round_trip(codec, text):
+    assert codec.decode(codec.encode(text)) == text
+
+
+@pytest.mark.parametrize(
+    "text", ["", "  two  spaces ", "a\n\tb\r\n", "don't", "é e\u0301 😀 漢", "<|end|><|tool|>", "<|x|>"]
+)
+def test_awkward_text_makes_the_round_trip(codec, text):
+    assert codec.decode(codec.encode(text)) == text
+
+
+def test_structure_is_one_token_each(codec):
+    for token in SPECIAL_TOKENS:
+        assert len(codec.encode(token)) == 1
+    assert (codec.decode([codec.pad_id]), codec.decode([codec.end_id])) == ("<|pad|>", "<|end|>")
+    assert codec.decode([codec.csr_end_id]) == "<|/csr|>"
+
+
+def test_a_tokenizer_without_the_tags_is_refused():
+    bare = Tokenizer(models.WordLevel({"[UNK]": 0, "<|pad|>": 1, "<|task|>": 2}, unk_token="[UNK]"))
+    bare.pre_tokenizer = pre_tokenizers.Whitespace()
+    with pytest.raises(TokenizerError) as error:
+        Codec(PreTrainedTokenizerFast(tokenizer_object=bare, unk_token="[UNK]"))
+    assert "lacks <|/task|>, <|tool|>," in str(error.value) and "embedded base" in str(error.value)
+    assert "<|pad|>" not in str(error.value) and "<|task|>" not in str(error.value)
+
+
+# --- the policy's trajectory -----------------------------------------------------------------
+
+
+def test_the_pieces_of_a_trajectory_are_the_text(codec, episode):
+    """Each piece is tokenised by itself; their concatenation decodes to the dialect of the module's first lines."""
+    ids, text = codec.prompt(episode.request), f"<|task|>{episode.request}<|/task|>"
+    for turn in episode.turns:
+        ids += [*codec.opener, *codec.encode(turn.action), codec.end_id, *codec.observation(turn.observation)]
+        text += f"<|tool|>{turn.action}<|end|><|obs|>{turn.observation}<|/obs|>"
+    assert codec.decode(ids) == text
+    assert len(episode.turns) == 4
+
+
+def test_action_text_takes_off_one_closing_tag(codec):
+    call = format_call("search_company", {"company_name": "Harbor Bank"})
+    ids = codec.encode(call)
+    assert codec.action_text([*ids, codec.end_id]) == call
+    assert codec.action_text(ids) == call  # never closed
+    assert codec.action_text([codec.end_id]) == "" == codec.action_text([])
+    assert codec.action_text([*ids, codec.end_id, codec.end_id]) == call + "<|end|>"
+
+
+def test_imagined_is_the_sampled_reply_between_its_own_tags(codec):
+    reply = codec.world_reply('{"status": "success", "message": "Sales. Done."}')
+    assert codec.decode(codec.imagined(reply)) == (
+        '<|imagine|>{"status": "success", "message": "Sales. Done."}<|/imagine|>'
+    )
+    assert codec.imagined(reply[:-1]) == codec.imagined(reply)  # cut off by the token limit
+    assert codec.imagined(reply)[1:-1] == reply[:-1]  # the sampler's ids, not another tokenisation
+
+
+def test_a_phone_number_fits_into_its_tokens(codec, world):
+    numbers = [d.phone for c in world.companies.values() for d in c.departments]
+    assert all(len(codec.encode(n)) < codec.number_tokens for n in numbers)
+    call = format_call("make_phone_call", {"phone_number": numbers[0], "auth_info": {}})
+    ids = codec.encode(call)
+    assert codec.call_prefix() == ids[: len(codec.call_prefix())] and call.startswith(CALL_PREFIX)
+    assert codec.decode(ids[len(codec.call_prefix()) :][: codec.number_tokens]).startswith(numbers[0])
+
+
+# --- the world model's state -----------------------------------------------------------------
+
+
+def test_state_by_hand():
+    departments = [{"name": "Billing", "phone": "800-555-0003"}, {"name": "Sales", "phone": "800-555-0005"}]
+    turns = [
+        Turn("search", json.dumps({"departments": departments}), "search_company", "ok"),
+        Turn("form", '{"email": "ana77@example.com", "unavailable": ["last_4_cc"]}', "auth_info_form", "ok"),
+        call_turn("800-555-0003"),
+        Turn("gibberish", '{"error": "no"}', "", "error"),
+        Turn("form", '{"refused": "no"}', "auth_info_form", "refused"),
+    ]
+    assert state_text("Please.", []) == (
+        "Please. Step 1. Directory: . Previous Actions: . Collected Auth: []. Unavailable: []."
+    )
+    rest = "make_phone_call 800-555-0003 auth_failed; none error; auth_info_form refused."
+    collected = 'Collected Auth: ["email"]. Unavailable: ["last_4_cc"].'
+    directory = "Please. Step 6. Directory: Billing 800-555-0003; Sales 800-555-0005."
+    assert state_text("Please.", turns) == (
+        f"{directory} Previous Actions: search_company ok; auth_info_form ok; {rest} {collected}"
+    )
+    assert state_text("Please.", turns, dropped=2) == f"{directory} Previous Actions: {rest} {collected}"
+
+
+def test_world_example_is_the_template(codec, episode):
+    examples = codec.call_examples("fraud", episode.request, episode.turns, "phone")
+    assert [e.status for e in examples] == ["success", "success"]
+    for example, i in zip(examples, (2, 3), strict=True):
+        turn = episode.turns[i]
+        assert codec.decode([*example.prompt, *example.reply]) == (
+            f"<|state|>{state_text(episode.request, episode.turns[:i])}<|/state|>"
+            f"<|action|>{turn.action}<|/action|><|predict_csr|><|csr|>{turn.observation}<|/csr|>"
+        )
+        assert (example.task_id, example.reply_text) == ("fraud", turn.observation)
+        assert codec.reply_text(example.reply) == turn.observation
+
+
+@pytest.mark.parametrize(("predict", "turns"), [("nothing", []), ("phone", [2, 3]), ("phone+form", [1, 2, 3])])
+def test_what_is_predicted_is_an_option(codec, episode, predict, turns):
+    found = codec.call_examples("fraud", episode.request, episode.turns, predict)
+    assert [e.reply_text for e in found] == [episode.turns[i].observation for i in turns]
+    assert len(codec.call_examples("fraud", episode.request, episode.turns, "all")) == 4
+    assert predict in PREDICTED_TOOLS
+
+
+def test_values_of_the_form_never_enter_a_state(world):
+    """What the user gave stands in no state of any step, neither of exploratory episodes nor of the oracle's."""
+    seen = 0
+    for i, task in enumerate(world.split("train")[:60]):
+        episode = Episode(world, task, EnvConfig(slack=9), i)
+        run_scripted(episode, (Oracle, RandomForm)[i % 2](episode, world, random.Random(i)))
+        for step in range(len(episode.turns) + 1):
+            state = state_text(episode.request, episode.turns[:step])
+            for department in world.companies[task.company_id].departments:
+                state = state.replace(department.phone, "")  # four digits may be like those of a value
+            assert not [v for v in episode.collected.values() if v in state]
+            seen += len(episode.collected)
+    assert seen > 300
+
+
+def test_a_long_state_drops_its_oldest_actions_and_keeps_the_directory(codec, tiny, episode):
+    turns = [episode.turns[0], *(call_turn(f"800-555-{i:04d}") for i in range(100))]
+    prompt = codec.decode(codec.world_prompt(episode.request, turns, "x"))
+    state = prompt.partition("<|state|>")[2].partition("<|/state|>")[0]
+    assert 450 < len(codec.encode(f"<|state|>{state}<|/state|>")) <= STATE_TOKENS
+    for department in tiny.companies["bank"].departments:
+        assert f"{department.name} {department.phone}" in state
+    kept = [i for i in range(100) if f"make_phone_call 800-555-{i:04d}" in state]
+    assert kept == list(range(kept[0], 100)) and kept[0] > 10
+    assert "search_company ok" not in state
+    assert state.startswith(f"{episode.request} Step 102.")
+    longer = codec.encode(f"<|state|>{state_text(episode.request, turns, kept[0])}<|/state|>")
+    assert len(longer) > STATE_TOKENS  # not one action more than necessary was dropped
+
+
+@pytest.mark.parametrize("number", [r"\ud800", r"\u0000", "😀" * 20, "<|/state|>", "x" * 50, ""])
+def test_whatever_was_dialled_can_be_said_to_the_world_model(codec, number):
+    """A lone surrogate is legal JSON and has no UTF-8 form."""
+    turn = Turn(f'{CALL_PREFIX}{number}", "auth_info": {{}}}}', "{}", "make_phone_call", "wrong_department")
+    assert len(codec.world_prompt("Please.", [turn], turn.action)) > 10
+    assert len(state_text("Please.", [turn])) < 200
+
+
+# --- batches ---------------------------------------------------------------------------------
+
+
+def test_policy_mask_by_hand(make_trajectory):
+    """P prompt, A action, O observation: P P A A O | A and P A, padded to the longer row."""
+    long = make_trajectory([10, 11], [12, 13], [14], [15], logprob=-2.0)
+    short = make_trajectory([20], [21], logprob=-3.0)
+    batch = collate_trajectories([long, short], [0.5, -1.5], pad_id=99)
+    assert batch.tokens.tolist() == [[10, 11, 12, 13, 14, 15], [20, 21, 99, 99, 99, 99]]
+    assert batch.attention.tolist() == [[1] * 6, [1, 1, 0, 0, 0, 0]]
+    assert batch.loss_mask.tolist() == [[0, 0, 1, 1, 0, 1], [0, 1, 0, 0, 0, 0]]
+    assert batch.old_logprobs.tolist() == [[0, 0, -2, -2, 0, -2], [0, -3, 0, 0, 0, 0]]
+    assert batch.advantages.tolist() == [0.5, -1.5]
+    assert (batch.tokens.dtype, batch.loss_mask.dtype) == (torch.int64, torch.float32)
+
+
+@pytest.mark.parametrize("role", [role for role in Role if role is not Role.ACTION])
+def test_only_actions_are_trained(make_trajectory, role):
+    row = make_trajectory([10, 11], [12])
+    row.roles[1] = int(role)
+    assert collate_trajectories([row], [1.0], 0).loss_mask.tolist() == [[0, 0, 1]]
+
+
+def test_world_model_mask_by_hand():
+    rows = [CallExample((1, 2, 3), (4, 5), "success", "", "t"), CallExample((6,), (7, 8, 9), "success", "", "t")]
+    batch = collate_calls(rows, pad_id=0)
+    assert batch.tokens.tolist() == [[1, 2, 3, 4, 5], [6, 7, 8, 9, 0]]
+    assert batch.attention.tolist() == [[1] * 5, [1, 1, 1, 1, 0]]
+    assert batch.loss_mask.tolist() == [[0, 0, 0, 1, 1], [0, 1, 1, 1, 0]]
+    assert batch.old_logprobs.shape == (2, 5) and batch.advantages.tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("batch", [collate_trajectories([], [], 0), collate_calls([], 0)])
+def test_an_empty_batch_has_a_shape(batch):
+    assert batch.tokens.shape == batch.loss_mask.shape == batch.old_logprobs.shape == (0, 1)
+    assert batch.to("cpu").advantages.shape == (0,)
