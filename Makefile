@@ -48,6 +48,7 @@ results: setup  ## train and compare: runs notebook 03 on the embedded base, wri
 	@mkdir -p results
 	@echo "== results: notebooks/03_dual_lora.ipynb -> results/03_dual_lora.ipynb"
 	$(PAPERMILL) notebooks/03_dual_lora.ipynb results/03_dual_lora.ipynb
+	@$(BIN)/lfo tidy results/03_dual_lora.ipynb
 	@echo "== results: the executed notebook is results/03_dual_lora.ipynb; metrics, tables and figures are in results/"
 
 notebooks: setup  ## run notebooks 01, 02 and 03 in order, write results/
@@ -55,6 +56,7 @@ notebooks: setup  ## run notebooks 01, 02 and 03 in order, write results/
 	@set -e; for name in $(NOTEBOOKS); do \
 		echo "== notebooks: notebooks/$$name.ipynb -> results/$$name.ipynb"; \
 		$(PAPERMILL) notebooks/$$name.ipynb results/$$name.ipynb; \
+		$(BIN)/lfo tidy results/$$name.ipynb; \
 	done
 	@echo "== notebooks: the executed notebooks, metrics, tables and figures are in results/"
 

@@ -1,4 +1,4 @@
-"""The command line: ``lfo generate | train | sweep | evaluate | report | merge | play``.
+"""The command line: ``lfo generate | train | sweep | evaluate | report | merge | tidy | play``.
 
 Thin: every command parses, calls one library function and prints where the result is. Errors that
 a user can mend end in one sentence, not in a traceback.

@@ -11,9 +11,11 @@ import dataclasses
 import json
 import math
 import random
+import re
 import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from scipy.stats import binomtest
 from sklearn.feature_extraction import DictVectorizer
@@ -22,14 +24,15 @@ from sklearn.tree import DecisionTreeClassifier
 from lfo.config import EnvConfig, RunConfig, derive_seed
 from lfo.env import REFERENCE_POLICIES, Episode, run_scripted
 from lfo.records import Task, Trajectory, Turn
-from lfo.rollout import Engine, Job, Prompt, play
+from lfo.rollout import Completion, Engine, Job, Prompt, play
 from lfo.sampling import empty_handed_call
-from lfo.simulator import CsrSimulator, requested_fields
+from lfo.simulator import SITUATION_STATUS, CsrSimulator, requested_fields, say
 from lfo.tokens import CallExample, Codec
 from lfo.tools import format_call, parse_action, search_company
 from lfo.world import DEPARTMENT_OF_GOAL, DEPARTMENTS, FIELDS, World
 
 REPLY_TOKENS = 64  # at most, in one predicted reply
+WORLD_MODEL = "world_model"  # the adapter that `play` asks to imagine
 
 
 def wilson(successes: int, trials: int, confidence: float = 0.95) -> tuple[float, float]:
@@ -102,8 +105,11 @@ def read_reply(text: str) -> tuple[str, frozenset[str], frozenset[str]]:
         status, message = str(data["status"]), str(data["message"])
     except (ValueError, KeyError, TypeError):
         return "unreadable", frozenset(), frozenset()
-    rest = message.partition(".")[2] or message
-    return status, requested_fields(message), frozenset(d for d in DEPARTMENTS if d in rest)
+    rest = re.split(r"[.!] ", message, maxsplit=1)[-1]  # "Billing. ..." or "Billing, hi! ..."
+    return status, requested_fields(message), frozenset(_DEPARTMENT.findall(rest))
+
+
+_DEPARTMENT = re.compile("|".join(sorted(map(re.escape, DEPARTMENTS), key=len, reverse=True)))  # longest first
 
 
 def predict_replies(engine: Engine, codec: Codec, prompts: Sequence[Sequence[int]], adapter: str) -> list[str]:
@@ -154,6 +160,108 @@ def rule_accuracy(
         "rule_accuracy_typical": sum(typical) / max(1, len(typical)),
         "n": len(hits),
     }
+
+
+# --- what an untrained base brings along -----------------------------------------------------
+
+
+def copying(rows: Sequence[Trajectory]) -> tuple[int, int]:
+    """(faithful, emitted): phone numbers and field values in readable calls, and those of them that are copies.
+
+    A number is a copy where it stands, quoted, in an earlier observation of the same row; a value
+    where it stands there for the same field.
+    """
+    faithful = emitted = 0
+    for row in rows:
+        heard = ""
+        for turn in row.turns:
+            if turn.tool == "make_phone_call":
+                arguments = parse_action(turn.action).arguments
+                said = [json.dumps(arguments["phone_number"])]
+                said += [f"{json.dumps(f)}: {json.dumps(v)}" for f, v in arguments["auth_info"].items()]
+                faithful += sum(s in heard for s in said)
+                emitted += len(said)
+            heard += turn.observation
+    return faithful, emitted
+
+
+def parsing(rows: Sequence[Trajectory]) -> tuple[int, int]:
+    """(readable, made): tool calls, and those of them that can be read. Hanging up is no call."""
+    made = [turn for row in rows for turn in row.turns if turn.status != "stopped"]
+    return sum(turn.tool != "" for turn in made), len(made)
+
+
+def form_information(
+    rows: Sequence[Trajectory], world: World, permutations: int = 1000, seed: int = 0
+) -> dict[str, dict[str, float]]:
+    """What a row's first form tells about the department of its task's first goal, in bits, given the industry.
+
+    Entries `size` (how many fields) and `first` (the first field): `bits`, the plug-in estimate of the
+    conditional mutual information; `by_chance`, its mean when departments are dealt out anew among
+    the tasks of an industry; `p`, the share of such deals with at least as many bits. Plug-in
+    estimates are never 0: compare with `by_chance`.
+    """
+    tasks = {t.task_id: t for t in world.tasks}
+    department = {i: DEPARTMENT_OF_GOAL[tasks[i].goals[0]] for i in {row.task_id for row in rows}}
+    by_industry: dict[str, list[str]] = defaultdict(list)
+    for task_id in sorted(department):
+        by_industry[world.companies[tasks[task_id].company_id].industry].append(task_id)
+    industry = {i: name for name, ids in by_industry.items() for i in ids}
+    forms = [(r.task_id, tuple(parse_action(t.action).arguments["fields"])) for r in rows
+             for t in [t for t in r.turns if t.tool == "auth_info_form"][:1]]  # fmt: skip
+    rng, deals = random.Random(f"{seed}/deals"), [department]
+    for _ in range(permutations):
+        deals.append({})
+        for ids in by_industry.values():
+            dealt = rng.sample([department[i] for i in ids], len(ids))
+            deals[-1] |= dict(zip(ids, dealt, strict=True))
+    out = {}
+    for name, of in {"size": len, "first": lambda fields: fields[0] if fields else ""}.items():
+        bits, *chance = [
+            conditional_information([(of(fields), deal[i], industry[i]) for i, fields in forms]) for deal in deals
+        ]
+        as_many = 1 + sum(b >= bits - 1e-9 for b in chance)
+        out[name] = {"bits": bits, "by_chance": sum(chance) / permutations, "p": as_many / (1 + permutations)}
+    return out
+
+
+def conditional_information(triples: Sequence[tuple]) -> float:
+    """I(X; Y | Z) in bits of the empirical distribution of (x, y, z)."""
+    n, xyz = len(triples), Counter(triples)
+    xz, yz = Counter((x, z) for x, _, z in triples), Counter((y, z) for _, y, z in triples)
+    z_counts = Counter(z for _, _, z in triples)
+    return sum(c / n * math.log2(c * z_counts[z] / (xz[x, z] * yz[y, z])) for (x, y, z), c in xyz.items())
+
+
+class TruthfulEngine:
+    """An engine whose world model is never wrong: it names what the dialled department demands.
+
+    Everything else is left to the engine it wraps. With `play(..., imagine=True)` it gives the
+    success that a perfect world model would bring, and tells whether a base follows hints.
+    """
+
+    def __init__(self, engine: Engine, codec: Codec, world: World, seed: int = 0):
+        self._engine, self._codec, self._rng = engine, codec, random.Random(f"{seed}/truth")
+        self._rules = {d.phone: world.rules[c.company_id, d.name] for c in world.companies.values()
+                       for d in c.departments}  # fmt: skip
+
+    def load(self, adapters: dict[str, Path]) -> None:
+        self._engine.load(adapters)
+
+    def end_sessions(self) -> None:
+        self._engine.end_sessions()
+
+    def generate(self, prompts: list[Prompt], seed: int) -> list[Completion]:
+        left = iter(self._engine.generate([p for p in prompts if p.adapter != WORLD_MODEL], seed))
+        return [self._answer(p) if p.adapter == WORLD_MODEL else next(left) for p in prompts]
+
+    def _answer(self, prompt: Prompt) -> Completion:
+        action = self._codec.decode(prompt.tokens).partition("<|action|>")[2].partition("<|/action|>")[0]
+        rule = self._rules[parse_action(action).arguments["phone_number"]]
+        situation, fields = ("missing", {"fields": rule.required}) if rule.required else ("success", {})
+        message = say(self._rng, situation, False, dept=rule.department, **fields)
+        ids = self._codec.world_reply(json.dumps({"status": SITUATION_STATUS[situation], "message": message}))
+        return Completion(ids, [0.0] * len(ids))
 
 
 # --- the environment without a model ---------------------------------------------------------

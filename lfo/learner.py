@@ -246,7 +246,7 @@ def _add(parts: Sequence[LossSum]) -> LossSum:
 def _world_metrics(loss: LossSum) -> dict[str, float]:
     return {
         "world_model/loss": loss.mean().item(),
-        "world_model/accuracy": loss.metrics["correct"] / max(1, loss.count),
+        "world_model/accuracy": loss.metrics.get("correct", 0) / max(1, loss.count),
     }
 
 

@@ -39,6 +39,7 @@ HERE = Path(__file__).parent
 SEED = 20_000  # worlds of the experiments use seeds below 1,000
 HINTED, FOLLOWED = 0.6, 0.85  # share of transcripts with hints; share of hints that are followed
 MAX_TOKENS = 320  # longer documents are left out
+STEPS, COPY_STEPS, POLISH_FROM = 3500, 1000, 3000  # in all; copy exercises alone; a second, shorter round
 CALLS_FIRST = 0.08  # share of transcripts that call without a form
 
 
@@ -218,7 +219,7 @@ class Documents:
 
     def draw(self, step: int) -> list[tuple[list[int], list[int]]]:
         rng = random.Random(f"{SEED}/{step}")
-        copying = 1.0 if 0 <= step < self.copy_steps else 0.1
+        copying = 1.0 if 0 <= step < self.copy_steps else 0.3 if step >= POLISH_FROM else 0.1
         documents, size = [], 0
         throwaway, calls = None, []
         while size < self.tokens_per_step:
@@ -276,10 +277,12 @@ def batches(documents, pad_id: int, rows: int = 24):
         yield padded, mask
 
 
-def learning_rate(step: int, steps: int, peak: float) -> float:
-    """Warm-up over 100 steps, constant, linear decay to a fiftieth over the last third."""
-    decay_from = steps * 2 / 3
-    fall = 1 - 0.98 * max(0.0, (step - decay_from) / (steps - decay_from))
+def learning_rate(step: int, peak: float) -> float:
+    """Warm-up over 100 steps, constant, linear decay to a fiftieth up to POLISH_FROM; a quarter again, then to zero."""
+    if step >= POLISH_FROM:
+        return 0.25 * peak * (STEPS - step) / (STEPS - POLISH_FROM)
+    decay_from = POLISH_FROM * 2 / 3
+    fall = 1 - 0.98 * max(0.0, (step - decay_from) / (POLISH_FROM - decay_from))
     return peak * min(1.0, (step + 1) / 100) * fall
 
 
@@ -319,8 +322,8 @@ def copy_accuracy(model, codec, documents) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=HERE, help="folder of the model")
-    parser.add_argument("--steps", type=int, default=3000)
-    parser.add_argument("--copy-steps", type=int, default=1000, help="first steps, with copy exercises alone")
+    parser.add_argument("--steps", type=int, default=STEPS, help="stop after this many")
+    parser.add_argument("--copy-steps", type=int, default=COPY_STEPS, help="first steps, with copy exercises alone")
     parser.add_argument("--tokens", type=int, default=6000, help="tokens per step")
     parser.add_argument("--lr", type=float, default=2e-3)
     args = parser.parse_args()
@@ -348,7 +351,7 @@ def main() -> None:
     began, bar = time.time(), tqdm(range(start, args.steps), initial=start, total=args.steps, mininterval=10)
     for step in bar:
         for group in optimizer.param_groups:
-            group["lr"] = learning_rate(step, args.steps, args.lr)
+            group["lr"] = learning_rate(step, args.lr)
         loss = train_step(model, optimizer, stream.draw(step), codec.pad_id)
         if step % 50 == 49:
             bar.set_postfix(loss=f"{loss:.3f}", refresh=False)

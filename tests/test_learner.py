@@ -1,0 +1,425 @@
+"""learner: which weights each loss reaches, clipping, replay, checkpoints, and that the sampler sees the same model."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from lfo import learner as learner_module
+from lfo.base import load_base
+from lfo.learner import (
+    POLICY,
+    WORLD_MODEL,
+    CheckpointError,
+    Learner,
+    ReplayBuffer,
+    merge_adapter,
+    micro_batches,
+)
+from lfo.objectives import dapo_loss, world_model_loss
+from lfo.rollout import Prompt, TorchEngine
+from lfo.tokens import CallExample, Role, collate_calls, collate_trajectories
+
+ADVANTAGES = [1.0, -0.5, 2.0, -1.0]
+
+
+def ids(rng: random.Random, count: int) -> list[int]:
+    return [rng.randrange(20, 1000) for _ in range(count)]
+
+
+@pytest.fixture(scope="module")
+def calls() -> list[CallExample]:
+    """Five world-model examples of different lengths."""
+    rng = random.Random(2)
+    return [CallExample(tuple(ids(rng, 4 + 3 * i)), tuple(ids(rng, 2 + i)), "success", "", "t") for i in range(5)]
+
+
+@pytest.fixture(scope="module")
+def rows(make_trajectory, make_config):
+    """Four trajectories of two groups with 5 to 14 tokens; log-probs are the untrained policy's: all ratios are 1."""
+    rng = random.Random(1)
+    pieces = [[3, 2], [4, 3, 2, 1], [2, 5, 3, 4], [3, 1, 2, 2]]
+    rows = [make_trajectory(*(ids(rng, n) for n in sizes), group=i // 2) for i, sizes in enumerate(pieces)]
+    return as_sampled_by(Learner(make_config(), 0), rows)
+
+
+def as_sampled_by(learner: Learner, rows):
+    """The rows with the log-probs that this policy gives their actions."""
+    learner.activate(POLICY)
+    out = []
+    for row in rows:
+        with torch.no_grad():
+            logprobs, _ = learner.token_logprobs(collate_trajectories([row], [0.0], 0))
+        acted = iter(logprobs.tolist())
+        logprobs = [next(acted) if role == Role.ACTION else 0.0 for role in row.roles]
+        out.append(dataclasses.replace(row, logprobs=logprobs))
+    return out
+
+
+@pytest.fixture
+def make_learner(make_config):
+    """make_learner(**settings): a learner on the toy base whose adapters have started to differ from nothing."""
+
+    def make(**settings) -> Learner:
+        learner = Learner(make_config(**settings), pad_id=0)
+        generator = torch.Generator().manual_seed(3)
+        with torch.no_grad():
+            for name in learner.adapters:
+                for parameter in learner.parameters(name):
+                    parameter += 0.02 * torch.randn(parameter.shape, generator=generator)
+        return learner
+
+    return make
+
+
+def weights(learner: Learner, adapter: str) -> list[torch.Tensor]:
+    return [p.detach().clone() for p in learner.parameters(adapter)]
+
+
+def gradients(learner: Learner, adapter: str) -> list:
+    return [p.grad for p in learner.parameters(adapter)]
+
+
+def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
+    """Bit for bit."""
+    return len(one) == len(other) > 0 and all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+# --- what is trained -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("first", [POLICY, WORLD_MODEL])
+def test_after_every_activation_both_adapters_train_and_the_base_does_not(make_learner, first):
+    learner = make_learner()
+    second = WORLD_MODEL if first == POLICY else POLICY
+    for active in (first, second, second, first):
+        learner.activate(active)
+        trainable = {n for n, p in learner.model.named_parameters() if p.requires_grad}
+        assert trainable == {n for n, _ in learner.model.named_parameters() if ".lora_" in n}
+        assert {n.split(".")[-2] for n in trainable} == {POLICY, WORLD_MODEL}
+        assert learner.model.active_adapter == active
+
+
+def test_one_optimizer_has_one_group_per_adapter(make_learner):
+    learner = make_learner()
+    groups = learner.optimizer.param_groups
+    assert [g["name"] for g in groups] == [POLICY, WORLD_MODEL]
+    held = {id(p) for g in groups for p in g["params"]}
+    assert held == {id(p) for n, p in learner.model.named_parameters() if ".lora_" in n}
+    assert sum(len(g["params"]) for g in groups) == len(held)
+
+
+@pytest.mark.parametrize(
+    ("targets", "modules"),
+    [
+        ("qvo", {"q_proj", "v_proj", "o_proj"}),
+        ("all-linear", {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}),
+    ],
+)
+def test_targets_of_the_adapters(make_learner, targets, modules):
+    learner = make_learner(**{"model.targets": targets})
+    assert {
+        n.split(".lora_")[0].split(".")[-1] for n, _ in learner.model.named_parameters() if ".lora_" in n
+    } == modules
+
+
+def test_the_policy_starts_the_same_with_and_without_a_world_model(make_config):
+    """Seeded apart, so that the baseline and the dual run differ by what is learned alone."""
+    settings = ({}, {"world_model.predict": "nothing"}, {"world_model.coupling": "shared"})
+    starts = [Learner(make_config(**s), 0) for s in settings]
+    assert all(same(weights(starts[0], POLICY), weights(other, POLICY)) for other in starts[1:])
+    assert [s.adapters for s in starts] == [[POLICY, WORLD_MODEL], [POLICY], [POLICY]]
+    assert not same(weights(starts[0], POLICY), weights(Learner(make_config(seed=1), 0), POLICY))
+
+
+# --- which loss reaches which adapter --------------------------------------------------------
+
+
+def test_gradients_do_not_cross(make_learner, rows, calls):
+    learner = make_learner()
+    learner.activate(WORLD_MODEL)
+    world_model_loss(*learner.token_logprobs(collate_calls(calls, 0))).mean().backward()
+    assert gradients(learner, POLICY) == [None] * len(learner.parameters(POLICY))
+    assert all(g.abs().sum() > 0 for g in gradients(learner, WORLD_MODEL))
+    learner.model.zero_grad(set_to_none=True)
+    learner.activate(POLICY)
+    logprobs, _ = learner.token_logprobs(collate_trajectories(rows, ADVANTAGES, 0))
+    dapo_loss(logprobs, logprobs.detach(), torch.ones_like(logprobs)).mean().backward()
+    assert gradients(learner, WORLD_MODEL) == [None] * len(learner.parameters(WORLD_MODEL))
+    assert all(g.abs().sum() > 0 for g in gradients(learner, POLICY))
+
+
+def updated(learner: Learner, rows, calls, replays: int = 2) -> Learner:
+    """Three joint updates, each followed by replay."""
+    for step in range(3):
+        learner.joint_update(rows, ADVANTAGES, calls, 1.0, seed=step)
+        for i in range(replays):
+            learner.replay_update(calls[i:], 1.0, seed=100 * step + i)
+    return learner
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
+def test_coupling_none_leaves_the_policy_untouched_by_lambda(make_learner, rows, calls, dropout):
+    """The negative control, bit for bit: with disjoint adapters lambda cannot reach the policy."""
+    before = weights(make_learner(), POLICY)
+    settings = {"model.dropout": dropout, "weight_decay": 0.1}
+    runs = {lam: updated(make_learner(**settings, **{"world_model.lam": lam}), rows, calls) for lam in (0.0, 0.5, 2.0)}
+    assert not same(before, weights(runs[0.0], POLICY))
+    assert same(weights(runs[0.0], POLICY), weights(runs[0.5], POLICY))
+    assert same(weights(runs[0.0], POLICY), weights(runs[2.0], POLICY))
+    assert not same(weights(runs[0.0], WORLD_MODEL), weights(runs[0.5], WORLD_MODEL))
+
+
+def test_coupling_shared_is_one_adapter_that_lambda_reaches(make_learner, rows, calls):
+    runs = {}
+    for lam in (0.0, 0.5):
+        learner = make_learner(**{"world_model.coupling": "shared", "world_model.lam": lam})
+        assert (learner.adapters, learner.world_adapter) == ([POLICY], POLICY)
+        metrics = learner.joint_update(rows, ADVANTAGES, calls, 1.0, seed=0)
+        assert set(metrics) >= {"policy/loss", "policy/grad_norm"} and "world_model/grad_norm" not in metrics
+        runs[lam] = weights(learner, POLICY)
+    assert not same(runs[0.0], runs[0.5])
+
+
+def test_shared_gradient_is_policy_plus_lambda_times_world_model(make_learner, rows, calls, monkeypatch):
+    learner = make_learner(**{"world_model.coupling": "shared", "world_model.lam": 0.3, "policy.max_grad_norm": 1e9})
+    rows = as_sampled_by(learner, rows)
+    learner.activate(POLICY)
+    logprobs, _ = learner.token_logprobs(collate_trajectories(rows, ADVANTAGES, 0))
+    counts = [sum(role == Role.ACTION for role in row.roles) for row in rows]
+    per_token = torch.tensor([a for a, n in zip(ADVANTAGES, counts, strict=True) for _ in range(n)])
+    world = world_model_loss(*learner.token_logprobs(collate_calls(calls, 0)))
+    total = dapo_loss(logprobs, logprobs.detach(), per_token).mean() + 0.3 * world.mean()
+    expected = torch.autograd.grad(total, learner.parameters(POLICY))
+    seen = []
+    monkeypatch.setattr(learner.optimizer, "step", lambda: seen.extend(g.clone() for g in gradients(learner, POLICY)))
+    learner.joint_update(rows, ADVANTAGES, calls, 1.0, seed=0)
+    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(seen, expected, strict=True))
+
+
+# --- updates ---------------------------------------------------------------------------------
+
+
+def gradients_of_update(learner: Learner, monkeypatch, update) -> tuple[dict[str, list], dict[str, float]]:
+    """Gradients of every adapter as the optimizer would see them, and the update's metrics."""
+    seen: dict[str, list] = {}
+
+    def step():
+        seen.update({n: [None if g is None else g.clone() for g in gradients(learner, n)] for n in learner.adapters})
+
+    monkeypatch.setattr(learner.optimizer, "step", step)
+    return seen, update()
+
+
+def norm(grads: list[torch.Tensor]) -> float:
+    return torch.cat([g.flatten() for g in grads]).norm().item()
+
+
+def test_each_adapter_is_clipped_by_itself(make_learner, rows, calls, monkeypatch):
+    """A joint clip to 0.002 would leave the policy with its small share of the joint norm instead."""
+    limits = {"policy.max_grad_norm": 0.002, "world_model.max_grad_norm": 0.001}
+    learner = make_learner(**limits)
+    seen, metrics = gradients_of_update(
+        learner, monkeypatch, lambda: learner.joint_update(rows, ADVANTAGES, calls, 1.0, 0)
+    )
+    assert norm(seen[POLICY]) == pytest.approx(0.002, rel=1e-3)
+    assert norm(seen[WORLD_MODEL]) == pytest.approx(0.001, rel=1e-3)
+    free = make_learner(**dict.fromkeys(limits, 1e9))
+    unclipped, _ = gradients_of_update(free, monkeypatch, lambda: free.joint_update(rows, ADVANTAGES, calls, 1.0, 0))
+    for name in (POLICY, WORLD_MODEL):  # what is reported is the norm before clipping
+        assert metrics[f"{name}/grad_norm"] == pytest.approx(norm(unclipped[name]), rel=1e-4)
+        assert metrics[f"{name}/grad_norm"] > 0.01
+
+
+def test_lambda_multiplies_the_world_models_gradient_once(make_learner, rows, calls, monkeypatch):
+    grads = []
+    for lam in (0.5, 2.0):
+        learner = make_learner(**{"world_model.lam": lam, "world_model.max_grad_norm": 1e9})
+        joint, _ = gradients_of_update(learner, monkeypatch, lambda x=learner: x.joint_update([], [], calls, 1.0, 0))
+        learner.optimizer.zero_grad()
+        replay, _ = gradients_of_update(learner, monkeypatch, lambda x=learner: x.replay_update(calls, 1.0, 0))
+        assert same(joint[WORLD_MODEL], replay[WORLD_MODEL])
+        grads.append(joint[WORLD_MODEL])
+    assert all(torch.allclose(4 * a, b, rtol=1e-4, atol=1e-7) for a, b in zip(*grads, strict=True))
+
+
+def test_micro_batches_give_the_gradient_of_one_batch(make_learner, rows, calls, monkeypatch):
+    seen = []
+    for budget in (10_000, 1):
+        monkeypatch.setattr(learner_module, "micro_batches", lambda lengths, b=budget: micro_batches(lengths, b))
+        learner = make_learner()
+        found, metrics = gradients_of_update(
+            learner, monkeypatch, lambda x=learner: x.joint_update(rows, ADVANTAGES, calls, 1.0, 0)
+        )
+        seen.append((found, metrics))
+    (one, metrics_one), (many, metrics_many) = seen
+    for name in (POLICY, WORLD_MODEL):
+        assert all(torch.allclose(a, b, atol=1e-6, rtol=1e-4) for a, b in zip(one[name], many[name], strict=True))
+    assert metrics_one == pytest.approx(metrics_many, rel=1e-4, abs=1e-6)
+
+
+def test_micro_batches_by_hand():
+    """At most 6 padded tokens: 1 and 3 make 2 x 3; another 3 would make 9."""
+    assert list(micro_batches([5, 1, 3, 3], budget=6)) == [[1, 2], [3], [0]]
+    assert list(micro_batches([9, 9], budget=6)) == [[0], [1]]  # a row longer than the budget goes alone
+    assert list(micro_batches([2, 2, 2], budget=6)) == [[0, 1, 2]]
+    assert list(micro_batches([])) == []
+
+
+def test_weight_decay_needs_a_gradient(make_learner, rows, calls):
+    learner = make_learner(weight_decay=0.5)
+    before = {name: weights(learner, name) for name in learner.adapters}
+    learner.replay_update(calls, 1.0, seed=0)
+    assert same(weights(learner, POLICY), before[POLICY])
+    assert not same(weights(learner, WORLD_MODEL), before[WORLD_MODEL])
+    learner = make_learner(weight_decay=0.5)
+    learner.joint_update(rows, ADVANTAGES, [], 1.0, seed=0)
+    assert not same(weights(learner, POLICY), before[POLICY])
+    assert same(weights(learner, WORLD_MODEL), before[WORLD_MODEL])
+    learner.joint_update([], [], [], 1.0, seed=0)  # nothing at all: nothing moves, momentum included
+    assert same(weights(learner, WORLD_MODEL), before[WORLD_MODEL])
+
+
+def test_metrics_by_hand(make_learner, rows, calls):
+    """All ratios are 1: the loss is minus the mean advantage over action tokens; nothing is clipped; no gap."""
+    learner = make_learner()
+    rows = as_sampled_by(learner, rows)
+    counts = [sum(role == Role.ACTION for role in row.roles) for row in rows]
+    metrics = learner.joint_update(rows, ADVANTAGES, calls, 1.0, seed=0)
+    expected = -sum(a * n for a, n in zip(ADVANTAGES, counts, strict=True)) / sum(counts)
+    assert metrics["policy/loss"] == pytest.approx(expected, abs=1e-5)
+    assert metrics["policy/ratio_clipped"] == 0.0
+    assert metrics["policy/kl"] == pytest.approx(0.0, abs=1e-5)
+    assert metrics["policy/logprob_gap"] == pytest.approx(0.0, abs=1e-4)
+    logprobs = [p for row in rows for p, role in zip(row.logprobs, row.roles, strict=True) if role == Role.ACTION]
+    assert metrics["policy/neg_logprob"] == pytest.approx(-sum(logprobs) / sum(counts), rel=1e-5)
+    assert metrics["world_model/loss"] > 0 and 0 <= metrics["world_model/accuracy"] <= 1
+
+
+def test_the_first_step_moves_every_weight_by_the_learning_rate(make_learner, rows, calls):
+    """Adam's first step is the learning rate times the gradient's sign: 0.01 x 0.5, and 0.04 x 0.5."""
+    learner = make_learner(**{"policy.learning_rate": 0.01, "world_model.learning_rate": 0.04})
+    before = {name: weights(learner, name) for name in learner.adapters}
+    learner.joint_update(rows, ADVANTAGES, calls, 0.5, seed=0)
+    for name, rate in ((POLICY, 0.005), (WORLD_MODEL, 0.02)):
+        moved = torch.cat([(a - b).abs().flatten() for a, b in zip(weights(learner, name), before[name], strict=True)])
+        assert moved.max().item() == pytest.approx(rate, rel=1e-3)
+        assert moved.median().item() == pytest.approx(rate, rel=1e-2)
+
+
+def test_learning_learns(make_learner, rows, calls):
+    """Better actions become likelier, worse ones rarer; replies become predictable."""
+    learner = make_learner()
+    rows = as_sampled_by(learner, rows)
+    first = learner.joint_update(rows, ADVANTAGES, calls, 1.0, seed=0)
+    for step in range(30):
+        last = learner.joint_update(rows, ADVANTAGES, calls, 1.0, seed=step)
+    assert last["policy/loss"] < first["policy/loss"] - 0.1
+    assert last["world_model/accuracy"] > 0.9 > first["world_model/accuracy"]
+    learner.activate(POLICY)
+    with torch.no_grad():
+        for row, advantage in zip(rows, ADVANTAGES, strict=True):
+            logprobs, _ = learner.token_logprobs(collate_trajectories([row], [0.0], 0))
+            assert (logprobs.sum().item() - sum(row.logprobs)) * advantage > 0
+
+
+def test_an_empty_replay_changes_nothing(make_learner):
+    learner = make_learner()
+    before = weights(learner, WORLD_MODEL)
+    assert learner.replay_update([], 1.0, seed=0) == {"world_model/loss": 0.0, "world_model/accuracy": 0.0}
+    assert same(weights(learner, WORLD_MODEL), before)
+
+
+def test_bf16_is_close_to_fp32(make_learner, rows):
+    full, half = make_learner(), make_learner(**{"model.autocast": True})
+    batch = collate_trajectories(rows, ADVANTAGES, 0)
+    for learner in (full, half):
+        learner.activate(POLICY)
+    exact, rounded = full.token_logprobs(batch)[0], half.token_logprobs(batch)[0]
+    assert rounded.dtype == torch.float32 and not torch.equal(exact, rounded)
+    assert torch.allclose(exact, rounded, atol=0.3)
+
+
+def test_replay_draws_without_repetition_from_the_seed_alone(calls):
+    buffer = ReplayBuffer()
+    assert buffer.draw(3, 0) == []
+    buffer.add(calls[:2])
+    buffer.add(calls[2:])
+    assert sorted(buffer.draw(9, 0), key=calls.index) == calls
+    drawn = buffer.draw(3, 7)
+    assert len({c.prompt for c in drawn}) == 3 and drawn == ReplayBuffer(calls).draw(3, 7)
+    assert len({tuple(c.prompt for c in buffer.draw(3, seed)) for seed in range(20)}) > 10
+
+
+# --- sampler and checkpoints -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_the_sampler_sees_the_learners_model(make_learner, make_trajectory, toy_path, tmp_path, temperature):
+    """Adapters through their folders, merged, sampled from with a cache: no gap at either temperature."""
+    learner = make_learner(**{"rollout.temperature": temperature})
+    updated_weights = learner.save_adapters(tmp_path / "v1")
+    assert updated_weights == {name: tmp_path / "v1" / name for name in (POLICY, WORLD_MODEL)}
+    engine = TorchEngine(toy_path)
+    engine.load(updated_weights)
+    rng = random.Random(0)
+    sampled = []
+    for length in (3, 9, 5):
+        prompt = ids(rng, length)
+        completion = engine.generate([Prompt(prompt, POLICY, 7, -1, temperature)], seed=length)[0]
+        sampled.append(make_trajectory(prompt, completion.tokens))
+        sampled[-1].logprobs = [0.0] * length + completion.logprobs
+    metrics = learner.joint_update(sampled, [1.0, -1.0, 0.0], [], 1.0, seed=0)
+    assert metrics["policy/logprob_gap"] < 1e-4
+
+    question = ids(rng, 6)
+    reply = engine.generate([Prompt(question, WORLD_MODEL, 5, -1, 1.0)], seed=0)[0]
+    learner.activate(WORLD_MODEL)
+    example = CallExample(tuple(question), tuple(reply.tokens), "success", "", "t")
+    logprobs, _ = learner.token_logprobs(collate_calls([example], 0))
+    assert logprobs.tolist() == pytest.approx(reply.logprobs, abs=1e-4)
+
+
+def test_a_checkpoint_goes_on_bit_for_bit(make_learner, rows, calls, tmp_path):
+    whole = updated(make_learner(**{"model.dropout": 0.2}), rows, calls)
+    torch.save(whole.state(), tmp_path / "state.pt")
+    resumed = make_learner(**{"model.dropout": 0.2})
+    resumed.load_state(torch.load(tmp_path / "state.pt", weights_only=True))
+    for learner in (whole, resumed):
+        updated(learner, rows, calls)
+    for name in (POLICY, WORLD_MODEL):
+        assert same(weights(whole, name), weights(resumed, name))
+
+
+def test_a_checkpoint_of_another_run_is_refused(make_learner):
+    state = make_learner().state()
+    with pytest.raises(CheckpointError) as error:
+        make_learner(**{"world_model.coupling": "shared"}).load_state(state)
+    assert "['policy', 'world_model'], this run trains ['policy']" in str(error.value)
+    with pytest.raises(CheckpointError, match=r"does not fit this model .*model\.rank"):
+        make_learner(**{"model.rank": 2}).load_state(state)
+    with pytest.raises(CheckpointError, match="does not fit this model"):
+        make_learner(**{"model.targets": "all-linear"}).load_state(make_learner(**{"model.targets": "qvo"}).state())
+
+
+def test_a_missing_base_says_how_to_get_one(make_config):
+    with pytest.raises(FileNotFoundError, match=r"no base model in 'nowhere'; make the embedded one with `make base`"):
+        Learner(make_config(**{"model.base": "nowhere"}), 0)
+
+
+def test_a_merged_adapter_is_a_plain_model(toy_path, toy_adapters, codec, tmp_path):
+    out = merge_adapter(toy_path, toy_adapters[POLICY], tmp_path / "merged")
+    merged = AutoModelForCausalLM.from_pretrained(out, dtype=torch.float32, attn_implementation="eager").eval()
+    beside = PeftModel.from_pretrained(load_base(toy_path), str(toy_adapters[POLICY])).eval()
+    tokens = torch.tensor([codec.encode("Please call Harbor Bank for me: dispute a charge.")])
+    with torch.no_grad():
+        assert torch.allclose(merged(tokens).logits, beside(tokens).logits, atol=1e-4)
+        assert not torch.allclose(merged(tokens).logits, load_base(toy_path).eval()(tokens).logits, atol=1e-2)
+    assert AutoTokenizer.from_pretrained(out).encode("a charge") == codec.encode("a charge")
+    assert not list(Path(out).glob("adapter*"))
