@@ -16,6 +16,7 @@ import contextlib
 import json
 import math
 import os
+import pickle
 import platform
 import shutil
 import signal
@@ -29,6 +30,7 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
+from lfo.base import require_base
 from lfo.config import RunConfig, as_dict, derive_seed
 from lfo.evaluate import behaviour, play_tasks, reply_rows, rule_accuracy, success_rows
 from lfo.learner import POLICY, CheckpointError, Learner, ReplayBuffer
@@ -48,7 +50,7 @@ class Run:
     def __init__(self, config: RunConfig, folder: str | Path, world: World | None = None, device: str = "cpu"):
         self.config, self.folder = config, Path(folder)
         self.world = world or generate_world(config.world_seed)
-        self.codec = Codec.load(config.model.base)
+        self.codec = Codec.load(require_base(config.model.base))
         self.learner = Learner(config, self.codec.pad_id, device)
         self.engine: Engine = TorchEngine(config.model.base, device)
         self.buffer = ReplayBuffer()
@@ -235,8 +237,11 @@ class Run:
         found = sorted((self.folder / "checkpoints").glob("step-*.pt"))
         if not found:
             return False
-        state = torch.load(found[-1], weights_only=True)
-        mine, theirs = as_dict(self.config), json.loads(state["config"])
+        try:
+            state = torch.load(found[-1], weights_only=True)
+            mine, theirs = as_dict(self.config), json.loads(state["config"])
+        except (RuntimeError, pickle.UnpicklingError, EOFError, KeyError, TypeError):
+            raise CheckpointError(f"{found[-1]} is not a checkpoint of a run; delete it to go on without it.") from None
         if differing := _differences(json.loads(json.dumps(mine)), theirs):
             raise CheckpointError(
                 f"{found[-1]} was written with another config ({', '.join(differing)} differ);"
@@ -284,6 +289,9 @@ def train(
     write_provenance(run.folder, config)
     run.version -= bool(run.version)  # publish again under the version that the checkpoint names
     run.publish()
+    for later in (run.folder / "adapters").glob("v*"):  # of a run that was killed after the checkpoint
+        if later.name > f"v{run.version:05d}":
+            shutil.rmtree(later)
     bar = tqdm(total=config.task_budget, initial=run.tasks_seen, unit="task", disable=not progress, desc=config.name)
     with _interruptible() as interrupted, bar:
         while True:
@@ -386,12 +394,12 @@ def published_adapters(folder: str | Path) -> dict[str, Path]:
 
 def load_for_playing(folder: str | Path, device: str = "cpu") -> tuple[Engine, Codec]:
     """Engine and codec of a finished (or interrupted) run, with its newest adapters loaded."""
-    base = json.loads((Path(folder) / "config.json").read_text())["model"]["base"]
-    engine = TorchEngine(base, device)
     adapters = published_adapters(folder)
-    engine.load(adapters)
     if POLICY not in adapters:
         raise FileNotFoundError(f"{folder} has no policy adapter.")
+    base = json.loads((Path(folder) / "config.json").read_text())["model"]["base"]
+    engine = TorchEngine(base, device)
+    engine.load(adapters)
     return engine, Codec.load(base)
 
 

@@ -1,0 +1,461 @@
+"""train: the loop and its bookkeeping; a run that was killed and resumed is the run that was not."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from lfo.config import as_dict
+from lfo.learner import POLICY, WORLD_MODEL, CheckpointError
+from lfo.rollout import TorchEngine
+from lfo.tokens import CallExample, Role
+from lfo.train import (
+    Run,
+    _evaluation_due,
+    _interruptible,
+    load_for_playing,
+    lr_factor,
+    provenance,
+    published_adapters,
+    train,
+)
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture
+def config(make_config, base_path):
+    """config(**settings): seconds on the embedded base, with a user so generous that some rollouts succeed."""
+
+    def make(**settings):
+        defaults = {
+            "model.base": str(base_path),
+            "env.slack": 3,
+            "levels": [1],
+            "rollout.max_action_tokens": 48,
+            "rollout.max_tokens": 400,
+            "rollout.tasks_per_step": 3,
+            "rollout.group_size": 6,
+            "task_budget": 9,
+        }
+        return make_config(**(defaults | settings))
+
+    return make
+
+
+def metrics_of(folder: Path) -> list[dict]:
+    """Rows of metrics.jsonl without what depends on the clock."""
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in row.items() if k not in ("seconds", "tokens_per_second")} for row in rows]
+
+
+def weights_of(folder: Path) -> dict[str, dict[str, torch.Tensor]]:
+    return {name: load_file(path / "adapter_model.safetensors") for name, path in published_adapters(folder).items()}
+
+
+def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    """Bit for bit."""
+    return one.keys() == other.keys() and all(torch.equal(one[k], other[k]) for k in one)
+
+
+# --- killed, interrupted, resumed ------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(make_config, base_path, tmp_path_factory):
+    """A run of five steps in the world of the experiments, and its config."""
+    config = make_config(
+        **{
+            "model.base": str(base_path),
+            "model.dropout": 0.1,
+            "world_model.coupling": "imagine",
+            "env.slack": 3,
+            "levels": [1],
+            "rollout.max_action_tokens": 48,
+            "rollout.max_tokens": 400,
+            "rollout.group_size": 6,
+            "task_budget": 10,
+            "eval_every": 4,
+            "checkpoint_every": 2,
+        }
+    )
+    return train(config, tmp_path_factory.mktemp("uninterrupted"), progress=False), config
+
+
+@pytest.fixture
+def started(tmp_path, uninterrupted):
+    """started(): the same run as a process of its own, in a folder of its own."""
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(as_dict(uninterrupted[1])))
+    folder = tmp_path / "run"
+    processes = []
+
+    def start() -> subprocess.Popen:
+        command = [sys.executable, "-m", "lfo.cli", "train", "--quiet", "--config", str(path), "--run", str(folder)]
+        environment = os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())}  # sums depend on it
+        processes.append(subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True))
+        return processes[-1]
+
+    yield start, folder
+    for process in processes:
+        process.kill()
+        process.wait()
+
+
+def wait_for_steps(folder: Path, count: int, process: subprocess.Popen) -> None:
+    """Until `count` steps were logged."""
+    path, deadline = folder / "metrics.jsonl", time.monotonic() + 120
+    while not path.exists() or path.read_text().count('"kind": "step"') < count:
+        assert process.poll() is None and time.monotonic() < deadline, process.communicate()[1]
+        time.sleep(0.005)
+
+
+def test_killed_and_interrupted_is_the_uninterrupted_run(uninterrupted, started):
+    """SIGKILL in the third step (a checkpoint is written every second one), SIGINT in a later one, then to the end."""
+    reference, config = uninterrupted
+    start, folder = started
+    process = start()
+    wait_for_steps(folder, 3, process)
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
+    assert [p.name for p in sorted((folder / "checkpoints").glob("*.pt"))][0] == "step-000002.pt"
+    assert len(metrics_of(folder)) < len(metrics_of(reference))
+
+    process = start()
+    wait_for_steps(folder, 3, process)
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=120)
+    assert process.returncode == 130
+    saved = sorted((folder / "checkpoints").glob("*.pt"))[-1]
+    assert stderr.strip() == f"interrupted: saved {saved}; start the same command again to go on from there."
+
+    assert train(config, folder, progress=False) == folder
+    assert metrics_of(folder) == metrics_of(reference)
+    ours, theirs = weights_of(folder), weights_of(reference)
+    assert ours.keys() == theirs.keys() == {POLICY, WORLD_MODEL}
+    assert all(same(ours[name], theirs[name]) for name in ours)
+    assert (folder / "calls.jsonl").read_bytes() == (reference / "calls.jsonl").read_bytes()
+
+
+def test_the_run_did_what_a_run_does(uninterrupted):
+    """Otherwise two runs that learn nothing would be the same run, too."""
+    folder, config = uninterrupted
+    rows = metrics_of(folder)
+    steps = [r for r in rows if r["kind"] == "step"]
+    assert [s["tasks"] for s in steps] == [2, 4, 6, 8, 10] and [s["step"] for s in steps] == [1, 2, 3, 4, 5]
+    assert any(s["groups_kept"] for s in steps) and any("policy/grad_norm" in s for s in steps)
+    assert all("replay/world_model/loss" in s for s in steps)
+    calls = [s["calls_seen"] for s in steps]
+    assert calls == sorted(calls) and calls[-1] == len((folder / "calls.jsonl").read_text().splitlines()) > 0
+    evaluated = [(r["tasks"], r["split"]) for r in rows if r["kind"] == "success" and r["level"] == 0]
+    assert evaluated == [(n, split) for n in (0, 4, 8, 10) for split in ("validation", "test")]
+    assert {r["kind"] for r in rows} == {"step", "success", "behaviour", "reply", "rules", "seconds"}
+
+
+def test_what_a_run_folder_holds(uninterrupted):
+    folder, config = uninterrupted
+    assert json.loads((folder / "config.json").read_text()) == json.loads(json.dumps(as_dict(config)))
+    facts = json.loads((folder / "provenance.json").read_text())
+    assert facts["seed"] == config.seed and facts["config"]["task_budget"] == 10
+    assert set(facts["packages"]) == {"torch", "transformers", "peft", "numpy"}
+    assert sorted(p.name for p in (folder / "adapters").iterdir()) == ["v00005", "v00006"]  # v00001 is untrained
+    assert sorted(p.name for p in (folder / "checkpoints").iterdir()) == ["step-000004.pt", "step-000005.pt"]
+    assert set(published_adapters(folder)) == {POLICY, WORLD_MODEL}
+    assert published_adapters(folder)[POLICY].parent.name == "v00006"
+
+
+def test_a_finished_run_is_left_alone(uninterrupted, capsys):
+    folder, config = uninterrupted
+    before = {p: p.stat().st_mtime_ns for p in folder.rglob("*") if p.is_file()}
+    assert train(config, folder) == folder
+    assert {p: p.stat().st_mtime_ns for p in folder.rglob("*") if p.is_file()} == before
+
+
+def test_a_finished_run_can_be_played(uninterrupted, codec):
+    engine, its_codec = load_for_playing(uninterrupted[0])
+    assert isinstance(engine, TorchEngine) and its_codec.encode("a charge") == codec.encode("a charge")
+
+
+def test_another_config_is_refused_by_name(uninterrupted):
+    folder, config = uninterrupted
+    other = dataclasses.replace(config, seed=5, policy=dataclasses.replace(config.policy, clip_low=0.1))
+    with pytest.raises(CheckpointError) as error:
+        train(other, folder, progress=False)
+    assert "(policy.clip_low, seed differ)" in str(error.value) and "choose a new run folder" in str(error.value)
+
+
+@pytest.mark.parametrize("content", [b"", b"not a checkpoint", "another object"])
+def test_what_is_no_checkpoint_is_named(config, tmp_path, tiny, content):
+    (tmp_path / "checkpoints").mkdir()
+    path = tmp_path / "checkpoints" / "step-000001.pt"
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        torch.save({"weights": torch.zeros(1)}, path)
+    with pytest.raises(CheckpointError, match=r"step-000001\.pt is not a checkpoint of a run; delete it"):
+        Run(config(), tmp_path, tiny).resume()
+
+
+def test_adapters_of_a_run_that_left_no_checkpoint_do_not_stay(config, tmp_path, tiny):
+    """Killed before its first checkpoint, then started with another config: its v00009 would pass for the newest."""
+    stale = tmp_path / "adapters" / "v00009" / POLICY
+    stale.mkdir(parents=True)
+    settings = {"task_budget": 1, "rollout.group_size": 2, "rollout.tasks_per_step": 1, "eval_splits": ["train"]}
+    train(config(**settings), tmp_path, tiny, progress=False)
+    assert published_adapters(tmp_path)[POLICY].parent.name == "v00002"
+    assert not stale.exists()
+
+
+# --- coupling none, the whole loop -----------------------------------------------------------
+
+
+def run_through(run: Run) -> list:
+    """Train to the end without evaluating; every trajectory that was sampled."""
+    rows, sample = [], run.sample_groups
+
+    def remember():
+        kept, everything = sample()
+        rows.extend(everything)
+        return kept, everything
+
+    run.sample_groups = remember
+    run.publish()
+    while not run.done:
+        run.advance()
+    return rows
+
+
+def test_lambda_cannot_reach_the_policy_without_a_coupling(config, tmp_path, tiny):
+    """The negative control on the whole loop: same tokens, same log-probs, same policy, for every lambda."""
+    rows, weights = {}, {}
+    for lam in (0.0, 0.5, 2.0):
+        run = Run(config(**{"world_model.lam": lam, "model.dropout": 0.1}), tmp_path / str(lam), tiny)
+        rows[lam] = run_through(run)
+        weights[lam] = weights_of(run.folder)
+    start = Run(config(), tmp_path / "start", tiny)
+    start.publish()
+    assert rows[0.0] == rows[0.5] == rows[2.0] and len(rows[0.0]) == 9 * 6
+    assert same(weights[0.0][POLICY], weights[0.5][POLICY]) and same(weights[0.0][POLICY], weights[2.0][POLICY])
+    assert not same(weights[0.0][POLICY], weights_of(start.folder)[POLICY])  # it did learn
+    assert not same(weights[0.0][WORLD_MODEL], weights[0.5][WORLD_MODEL])
+    assert not same(weights[0.5][WORLD_MODEL], weights[2.0][WORLD_MODEL])
+
+
+def test_lambda_reaches_the_policy_of_a_shared_adapter(config, tmp_path, tiny):
+    weights = []
+    for lam in (0.0, 0.5):
+        settings = {"world_model.coupling": "shared", "world_model.lam": lam, "task_budget": 3}
+        run = Run(config(**settings), tmp_path / str(lam), tiny)
+        run_through(run)
+        weights.append(weights_of(run.folder))
+    assert set(weights[0]) == {POLICY}
+    assert not same(weights[0][POLICY], weights[1][POLICY])
+
+
+def test_a_baseline_has_no_world_model(config, tmp_path, tiny):
+    settings = {"world_model.predict": "nothing", "world_model.lam": 0.0, "task_budget": 3}
+    run = Run(config(**settings), tmp_path, tiny)
+    run.publish()
+    metrics = run.advance()
+    assert set(published_adapters(tmp_path)) == {POLICY}
+    assert metrics["calls_seen"] == 0 and not [k for k in metrics if "world_model" in k]
+
+
+def test_imagining_runs_through_the_loop(config, tmp_path, tiny):
+    run = Run(config(**{"world_model.coupling": "imagine", "task_budget": 3}), tmp_path, tiny)
+    rows = run_through(run)
+    assert sum(Role.IMAGINED in row.roles for row in rows) > len(rows) / 2
+
+
+# --- dynamic sampling ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def dealt(config, tmp_path, tiny, make_trajectory, codec, monkeypatch):
+    """dealt([[True, False], ...], **settings): a run whose i-th sampled group has these outcomes (then all failures)."""
+
+    def make(outcomes, **settings) -> Run:
+        run = Run(config(**{"rollout.group_size": 2, "task_budget": 100} | settings), tmp_path, tiny)
+        run.rounds = []
+
+        def play(tasks, attempt):
+            run.rounds.append((attempt, len(tasks)))
+            rows = []
+            for _ in tasks:
+                outcome = outcomes[run.groups] if run.groups < len(outcomes) else [False, False]
+                call = CallExample((5, 6), (7, codec.csr_end_id), "success", "", f"g{run.groups}")
+                rows += [make_trajectory([5, 6], [7, 8], group=run.groups, success=s, calls=[call]) for s in outcome]
+                run.groups += 1
+            return rows
+
+        monkeypatch.setattr(run, "_play", play)
+        return run
+
+    return make
+
+
+MIXED, LOST, WON = [True, False], [False, False], [True, True]
+
+
+def test_uninformative_groups_are_replaced_and_counted(dealt):
+    """Four are wanted: the first round has two, the second asks for two and has one, the third asks for the last."""
+    settings = {"rollout.tasks_per_step": 4, "rollout.max_refills": 2}
+    run = dealt([MIXED, LOST, MIXED, WON, LOST, MIXED, MIXED, MIXED], **settings)
+    kept, everything = run.sample_groups()
+    assert run.rounds == [(0, 4), (1, 2), (2, 1)]
+    assert sorted({row.group for row in kept}) == [0, 2, 5, 6]
+    assert len(everything) == 14 and run.tasks_seen == 7
+
+
+def test_refilling_has_an_end(dealt):
+    run = dealt([], **{"rollout.tasks_per_step": 4, "rollout.max_refills": 2})
+    assert run.sample_groups()[0] == []
+    assert run.rounds == [(0, 4), (1, 4), (2, 4)] and run.tasks_seen == 12
+
+
+def test_refilling_stays_within_the_budget(dealt):
+    run = dealt([], **{"rollout.tasks_per_step": 4, "rollout.max_refills": 2, "task_budget": 6})
+    run.sample_groups()
+    assert run.rounds == [(0, 4), (1, 2)] and run.tasks_seen == 6 and run.done
+
+
+def test_dropped_groups_teach_the_world_model_and_not_the_policy(dealt):
+    """The step's metrics count every sampled task; all calls are kept for replay before groups are dropped."""
+    run = dealt([LOST, MIXED, WON], **{"rollout.tasks_per_step": 3, "rollout.max_refills": 0, "world_model.updates": 1})
+    run.publish()
+    metrics = run.advance()
+    assert (metrics["tasks"], metrics["groups_sampled"], metrics["groups_kept"]) == (3, 3, 1)
+    assert (metrics["train_success"], metrics["calls_seen"], metrics["tokens_per_rollout"]) == (0.5, 6, 4.0)
+    assert [c.task_id for c in run.buffer.examples] == ["g0", "g0", "g1", "g1", "g2", "g2"]
+    assert "policy/loss" in metrics and "world_model/loss" in metrics and "replay/world_model/loss" in metrics
+
+
+def test_a_step_without_an_informative_group_leaves_the_policy(dealt):
+    run = dealt([LOST, WON], **{"rollout.tasks_per_step": 2, "world_model.updates": 1})
+    before = [p.detach().clone() for p in run.learner.parameters(POLICY)]
+    run.publish()
+    metrics = run.advance()
+    assert "policy/loss" not in metrics and metrics["world_model/loss"] > 0
+    assert all(torch.equal(a, b) for a, b in zip(before, run.learner.parameters(POLICY), strict=True))
+
+
+def test_groups_are_spread_over_the_updates(dealt, monkeypatch):
+    """Three informative groups, two per update: two updates; every call is used once."""
+    run = dealt([MIXED] * 3, **{"policy.groups_per_update": 2, "world_model.updates": 0})
+    seen = []
+    monkeypatch.setattr(
+        run.learner,
+        "joint_update",
+        lambda rows, advantages, calls, factor, seed: (
+            seen.append(([r.group for r in rows], [c.task_id for c in calls], advantages)) or {}
+        ),
+    )
+    run.publish()
+    run.advance()
+    assert [groups for groups, _, _ in seen] == [[0, 0, 1, 1], [2, 2]]
+    assert sorted(c for _, calls, _ in seen for c in calls) == ["g0", "g0", "g1", "g1", "g2", "g2"]
+    assert [a for _, _, advantages in seen for a in advantages] == pytest.approx([1, -1] * 3, abs=1e-4)
+
+
+def test_advantages_include_the_overlong_penalty(config, tmp_path, tiny, make_trajectory):
+    """Budget 400, buffer 64: 368 tokens cost half a point. Rewards 1 and 0.5 and 0: 1.22, 0, -1.22 deviations."""
+    run = Run(config(), tmp_path, tiny)
+    rows = [make_trajectory([1], [2] * n, success=s) for n, s in ((9, True), (367, True), (9, False))]
+    deviation = math.sqrt(0.5 / 3)
+    assert run.advantages(rows) == pytest.approx([0.5 / deviation, 0, -0.5 / deviation], abs=1e-4)
+    assert run.advantages([]) == []
+
+
+# --- schedules, signals, small things --------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("tasks", "factor"),
+    [(0, 0.25), (1, 0.5), (3, 1.0), (4, 1.0), (54, 0.55), (104, 0.1), (500, 0.1), (29, 0.55 + 0.45 * math.sqrt(0.5))],
+)
+def test_learning_rate_by_hand(tasks, factor):
+    """Four tasks of warm-up, then half a cosine from 1 at 4 to 0.1 at 104."""
+    assert lr_factor(tasks, budget=104, warmup=4) == pytest.approx(factor)
+
+
+def test_learning_rate_without_a_warm_up():
+    assert lr_factor(0, 100, 0) == 1.0
+    assert lr_factor(5, 5, 5) == 1.0  # nothing left after the warm-up
+
+
+@pytest.mark.parametrize(
+    ("evaluated_at", "seen", "due"),
+    [(-1, 0, True), (0, 0, False), (0, 7, False), (0, 8, True), (0, 9, True), (9, 15, False), (9, 16, True),
+     (16, 20, True), (20, 20, False)],
+)  # fmt: skip
+def test_when_an_evaluation_is_due(config, tmp_path, tiny, evaluated_at, seen, due):
+    """At the start, whenever a multiple of 8 tasks was passed, and at the end of 20."""
+    run = Run(config(task_budget=20, eval_every=8), tmp_path, tiny)
+    run.evaluated_at, run.stream.position = evaluated_at, seen
+    assert _evaluation_due(run) is due
+
+
+def test_the_first_signal_is_noted_the_second_is_obeyed():
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt), _interruptible() as received:
+        assert not received
+        signal.raise_signal(signal.SIGTERM)
+        assert received == [signal.SIGTERM]
+        signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_another_thread_has_no_signals_to_catch():
+    entered = []
+
+    def work():
+        with _interruptible() as received:
+            entered.append(list(received))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert entered == [[]]
+
+
+def test_a_bar_shows_what_happens(config, tmp_path, tiny, capsys):
+    settings = {"task_budget": 2, "rollout.tasks_per_step": 1, "rollout.group_size": 2, "eval_splits": ["train"]}
+    train(config(**settings, name="shown"), tmp_path, tiny)
+    shown = capsys.readouterr().err
+    assert "shown: 100%" in shown and "2/2" in shown
+    assert all(name in shown for name in ("success=", "loss=", "tok_s="))
+
+
+def test_provenance_names_commit_packages_and_machine(config):
+    facts = provenance()
+    assert set(facts) == {"commit", "python", "packages", "machine"}
+    assert "config" in provenance(config())
+
+
+def test_missing_folders_are_one_sentence(config, tmp_path, tiny):
+    with pytest.raises(FileNotFoundError, match=r"holds no adapters; train there first: `lfo train --run"):
+        published_adapters(tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"holds no adapters; train there first"):
+        load_for_playing(tmp_path / "nowhere")
+    with pytest.raises(FileNotFoundError, match=r"no base model in 'nowhere'"):
+        Run(config(**{"model.base": "nowhere"}), tmp_path, tiny)
+    (tmp_path / "adapters" / "v00001" / "other").mkdir(parents=True)
+    with pytest.raises(FileNotFoundError, match="has no policy adapter"):
+        load_for_playing(tmp_path)
+
+
+def test_no_task_at_a_level_is_said_before_anything_is_trained(config, tmp_path, tiny):
+    with pytest.raises(ValueError, match="no training task at these levels"):
+        Run(config(levels=[5]), tmp_path, tiny)
