@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import torch
@@ -9,6 +10,8 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging
 
 logging.disable_progress_bar()  # a bar for a model of a few MB is noise in every notebook
+# peft 0.21 asks every model for a property that transformers 5.23 renamed: nothing a user could mend.
+warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
 
 
 def require_base(path: str | Path) -> Path:

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from lfo.config import ConfigError, EnvConfig, load_config, read_yaml
-from lfo.records import RecordError
+from lfo.sweep import SweepError
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -84,6 +84,24 @@ def parse_settings(pairs: list[str]) -> dict:
     return {name: read_yaml(value, f"--set {name}") for name, _, value in (p.partition("=") for p in pairs)}
 
 
+def usable_device(name: str) -> str:
+    """The device's name.
+
+    Raises:
+        ConfigError: torch cannot use it here.
+    """
+    import torch
+
+    try:
+        torch.zeros(1, device=name)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ConfigError(
+            f"device '{name}' cannot be used ({reason}); choose cpu, or cuda where there is a GPU."
+        ) from None
+    return name
+
+
 def _generate(args) -> None:
     from lfo.world import generate_world, save_world
 
@@ -94,8 +112,8 @@ def _generate(args) -> None:
 def _train(args) -> None:
     from lfo.train import train
 
-    settings = parse_settings(args.set)
-    folder = train(load_config(args.config, **settings), args.run, device=args.device, progress=not args.quiet)
+    config = load_config(args.config, **parse_settings(args.set))
+    folder = train(config, args.run, device=usable_device(args.device), progress=not args.quiet)
     print(f"metrics: {folder / 'metrics.jsonl'}; adapters: {folder / 'adapters'}")
 
 
@@ -131,6 +149,10 @@ def _report(args) -> None:
     runs = {}
     for entry in args.runs:
         label, _, folders = entry.partition("=")
+        if not label or not folders:
+            raise ConfigError(
+                f"a report is drawn from LABEL=FOLDER[,FOLDER...], e.g. imagine=runs/0,runs/1; got '{entry}'."
+            )
         runs[label] = folders.split(",")
     print(f"wrote {', '.join(str(p) for p in figures.report(runs, args.out))}")
 
@@ -179,7 +201,7 @@ def main(argv: list[str] | None = None) -> int:
     args = build_parser().parse_args(argv)
     try:
         args.act(args)
-    except (ConfigError, RecordError, FileNotFoundError, ValueError) as error:
+    except (ValueError, OSError, SweepError) as error:  # ValueError: ConfigError, RecordError and their like
         print(f"lfo {args.command}: {error}", file=sys.stderr)
         return 1
     except (KeyboardInterrupt, EOFError):

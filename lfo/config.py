@@ -106,9 +106,9 @@ class WorldModelConfig:
     coupling: str = "imagine"  # none: the plain sum; shared: one adapter; imagine: predictions enter the context
     predict: str = "phone"  # what is predicted; "nothing" switches the world model off (baseline DAPO)
     lam: float = 0.5  # weight of the world-model loss
-    learning_rate: float = 4e-3  # of the world-model adapter; `shared` has only the policy's
+    learning_rate: float = 3e-3  # of the world-model adapter; `shared` has only the policy's
     updates: int = 20  # replay updates per step, beyond the one in the joint step
-    batch: int = 48  # examples per replay update
+    batch: int = 16  # examples per replay update
     max_grad_norm: float = 1.0
 
     def __post_init__(self):

@@ -55,13 +55,20 @@ def read_metrics(folder: str | Path) -> list[dict]:
     return rows
 
 
-def frame(runs: Runs, kind: str) -> pd.DataFrame:
-    """Rows of one kind of all runs, with columns `arm` and `seed`."""
+def frame(runs: Runs, kind: str, needed: bool = False) -> pd.DataFrame:
+    """Rows of one kind of all runs, with columns `arm` and `seed`.
+
+    Raises:
+        ResultError: they are `needed`, and there is none.
+    """
     frames = []
     for arm, folders in runs.items():
         for folder in folders:
             rows = [r for r in read_metrics(folder) if r["kind"] == kind]
             frames.append(pd.json_normalize(rows).assign(arm=arm, seed=_seed(folder)))
+    if needed and not any(map(len, frames)):
+        names = ", ".join(str(folder) for folders in runs.values() for folder in folders)
+        raise ResultError(f"there are no '{kind}' rows yet in {names}; let the run go on, or start it again.")
     return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
 
 
@@ -83,7 +90,7 @@ def tasks_to_threshold(success: pd.DataFrame, threshold: float) -> float:
 
 def threshold_table(runs: Runs) -> pd.DataFrame:
     """Median tasks to 50 / 70 / 90% over the seeds, by arm and split; '> N' where the median run never arrived."""
-    data = frame(runs, "success").query("level == 0")
+    data = frame(runs, "success", needed=True).query("level == 0")
     rows = []
     for (arm, split), part in data.groupby(["arm", "split"], sort=False):
         row = {"arm": arm, "split": split, "seeds": part["seed"].nunique()}
@@ -99,7 +106,7 @@ def final_table(runs: Runs) -> pd.DataFrame:
     """Success at the last evaluation, by arm, split and level (0: all); episodes pooled over seeds, Wilson 95%."""
     from lfo.evaluate import wilson
 
-    data = frame(runs, "success")
+    data = frame(runs, "success", needed=True)
     last = data[data["tasks"] == data.groupby(["arm", "seed"])["tasks"].transform("max")]
     rows = []
     for (arm, split, level), part in last.groupby(["arm", "split", "level"], sort=False):
@@ -122,7 +129,7 @@ def reply_table(runs: Runs) -> pd.DataFrame:
 
 def sweep_table(folders: Sequence[str | Path], split: str = "validation") -> pd.DataFrame:
     """One row per run: best and last success, mean over all evaluations (area under the curve), tasks to 70%."""
-    data = frame({Path(f).name: [f] for f in folders}, "success")
+    data = frame({Path(f).name: [f] for f in folders}, "success", needed=True)
     data = data[(data["level"] == 0) & (data["split"] == split)]
     rows = []
     for run, one in data.groupby("arm", sort=False):
@@ -137,7 +144,7 @@ def sweep_table(folders: Sequence[str | Path], split: str = "validation") -> pd.
 
 def learning_curves(runs: Runs) -> plt.Figure:
     """Success against sampled tasks on both splits: every seed thin, the median over the seeds thick."""
-    data = frame(runs, "success").query("level == 0")
+    data = frame(runs, "success", needed=True).query("level == 0")
     fig, axes = plt.subplots(1, 2, figsize=(11, 4), sharey=True)
     colours = dict(zip(runs, sns.color_palette(n_colors=len(runs)), strict=True))
     for ax, (split, title) in zip(axes, SPLIT_NAMES.items(), strict=True):
@@ -190,7 +197,7 @@ def world_model_curves(runs: Runs) -> plt.Figure:
 
 def training_signals(runs: Runs) -> plt.Figure:
     """Is learning healthy: sampler entropy, gradient norms before clipping, informative groups."""
-    steps = frame(runs, "step")
+    steps = frame(runs, "step", needed=True)
     panels = {
         "policy/neg_logprob": "action-token entropy (nats, sampled)",
         "policy/grad_norm": "policy gradient norm",
@@ -203,7 +210,8 @@ def training_signals(runs: Runs) -> plt.Figure:
         if column in steps:
             sns.lineplot(steps, x="tasks", y=column, hue="arm", errorbar=("pi", 100), ax=ax, legend=ax is axes[0])
         ax.set(title=title, xlabel="sampled tasks", ylabel="")
-    axes[0].legend(fontsize="x-small")
+    if axes[0].get_legend_handles_labels()[0]:  # none where no group was ever informative
+        axes[0].legend(fontsize="x-small")
     fig.tight_layout()
     return fig
 
@@ -245,6 +253,8 @@ def reference_figure(rows: Sequence[Mapping]) -> plt.Figure:
 
 def _interval_bars(ax: plt.Axes, data: pd.DataFrame, hue: str) -> None:
     """Bars of `success` grouped by level, one colour per value of `hue`, with whiskers from `low` to `high`."""
+    if data.empty:  # a split that was not evaluated
+        return
     names, levels = list(data[hue].unique()), sorted(data["level"].unique())
     width = 0.84 / len(names)
     for i, name in enumerate(names):

@@ -16,10 +16,9 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-import yaml
 from tqdm import tqdm
 
-from lfo.config import ConfigError, RunConfig, as_dict, load_config
+from lfo.config import ConfigError, RunConfig, as_dict, load_config, read_yaml
 
 POLL_SECONDS = 1.0
 GRID_KEYS = {"config", "seeds", "fixed", "grid"}
@@ -35,10 +34,13 @@ def read_grid(path: str | Path, out: str | Path) -> dict[Path, RunConfig]:
         ConfigError: the file, or a setting in it, does not fit.
     """
     path = Path(path)
-    data = yaml.safe_load(path.read_text(encoding="utf-8")) if path.exists() else None
+    data = read_yaml(path.read_text(encoding="utf-8"), str(path)) if path.exists() else None
     if not isinstance(data, dict) or not set(data) <= GRID_KEYS or "config" not in data:
         raise ConfigError(f"{path} must be a YAML file with these keys: {', '.join(sorted(GRID_KEYS))}.")
-    names, values = list(data.get("grid", {})), list(data.get("grid", {}).values())
+    grid = data.get("grid") or {}
+    if not isinstance(grid, dict) or not all(isinstance(v, list) for v in grid.values()):
+        raise ConfigError(f"'grid' in {path} must give a list of values for every setting.")
+    names, values = list(grid), list(grid.values())
     runs = {}
     for combination in itertools.product(*values):
         settings = data.get("fixed", {}) | dict(zip(names, combination, strict=True))

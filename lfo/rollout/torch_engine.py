@@ -19,11 +19,8 @@ from lfo.base import load_base
 from lfo.rollout.engine import Completion, Prompt
 
 
-class UnknownAdapter(KeyError):
-    """A prompt names an adapter that was not loaded."""
-
-    def __str__(self) -> str:
-        return self.args[0]
+class UnknownAdapter(ValueError):
+    """A prompt names an adapter that was not loaded; the message names those that are."""
 
 
 class _Session:

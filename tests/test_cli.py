@@ -1,0 +1,215 @@
+"""cli: every command on tiny input, and every mistake a user can mend as one sentence."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+from transformers import AutoModelForCausalLM
+
+from lfo.cli import main, parse_settings, usable_device
+from lfo.config import ConfigError, as_dict
+from lfo.env import REFERENCE_POLICIES
+from lfo.learner import POLICY, WORLD_MODEL
+
+
+@pytest.fixture(scope="module")
+def config_path(make_config, tmp_path_factory):
+    """A config file of two steps on the toy base."""
+    config = make_config(levels=[1], task_budget=2, eval_splits=["validation"], **{"rollout.tasks_per_step": 1})
+    path = tmp_path_factory.mktemp("configs") / "tiny.yaml"
+    path.write_text(json.dumps(as_dict(config)))  # JSON is YAML
+    return path
+
+
+@pytest.fixture(scope="module")
+def run_folder(config_path, tmp_path_factory):
+    """The run folder of `lfo train`."""
+    folder = tmp_path_factory.mktemp("runs") / "tiny"
+    assert main(["train", "--quiet", "--config", str(config_path), "--run", str(folder), "--set", "seed=3"]) == 0
+    return folder
+
+
+# --- the commands ----------------------------------------------------------------------------
+
+
+def test_train_says_where_its_results_are(config_path, run_folder, capsys):
+    settings = ["--set", "seed=3", "name=again"]
+    again = run_folder.parent / "again"
+    assert main(["train", "--quiet", "--config", str(config_path), "--run", str(again), *settings]) == 0
+    assert capsys.readouterr().out == f"metrics: {again / 'metrics.jsonl'}; adapters: {again / 'adapters'}\n"
+    written = json.loads((again / "config.json").read_text())
+    assert (written["seed"], written["name"]) == (3, "again")
+    rows = [json.loads(line) for line in (run_folder / "metrics.jsonl").read_text().splitlines()]
+    assert [row["tasks"] for row in rows if row["kind"] == "step"] == [1, 2]
+
+
+def test_evaluate_prints_success_by_level(run_folder, capsys):
+    assert main(["evaluate", "--run", str(run_folder), "--episodes", "1", "--held-out-phrasing"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2
+    for line, level in zip(lines, ("all     ", "level 1 "), strict=True):
+        assert re.fullmatch(rf"{level} +\d+\.\d%  \[\d+\.\d%, \d+\.\d%\]  n=20", line)
+
+
+def test_report_writes_figures_and_tables(run_folder, tmp_path, capsys):
+    assert main(["report", f"tiny={run_folder}", "--out", str(tmp_path / "report")]) == 0
+    written = capsys.readouterr().out.removeprefix("wrote ").strip().split(", ")
+    assert str(tmp_path / "report" / "learning_curves.png") in written
+    assert all(os.path.exists(path) for path in written)
+
+
+@pytest.mark.parametrize("adapter", [POLICY, WORLD_MODEL])
+def test_merge_writes_a_plain_model(run_folder, tmp_path, capsys, adapter):
+    out = tmp_path / "merged"
+    assert main(["merge", "--run", str(run_folder), "--adapter", adapter, "--out", str(out)]) == 0
+    assert capsys.readouterr().out == f"wrote {out}\n"
+    assert AutoModelForCausalLM.from_pretrained(out).config.model_type == "qwen3"
+
+
+@pytest.mark.parametrize("policy", REFERENCE_POLICIES)
+def test_play_shows_a_reference_policy(policy, capsys):
+    assert main(["play", "--policy", policy, "--task", "train-000", "--seed", "1"]) == 0
+    shown = capsys.readouterr().out
+    assert re.search(r"^(success|agent_stopped); success (True|False); shaped reward \d\.\d\d$", shown.splitlines()[-1])
+    assert ("success True" in shown) or policy != "oracle"
+
+
+def test_play_takes_what_is_typed(monkeypatch, capsys):
+    typed = iter(['search_company<|args|>{"company_name": "nobody"}', "gibberish", ""])
+    monkeypatch.setattr("builtins.input", lambda prompt: next(typed))
+    assert main(["play"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[1] == '{"departments": []}' and '"error"' in shown[2]
+    assert shown[-1] == "agent_stopped; success False; shaped reward 0.00"
+
+
+@pytest.mark.parametrize("interruption", [EOFError, KeyboardInterrupt])
+def test_leaving_a_game_is_no_error(monkeypatch, capsys, interruption):
+    def leave(prompt):
+        raise interruption
+
+    monkeypatch.setattr("builtins.input", leave)
+    assert main(["play"]) == 130
+    assert capsys.readouterr().err == ""
+
+
+def test_settings_are_read_as_yaml():
+    assert parse_settings(
+        ["seed=1", "levels=[1, 2]", "policy.learning_rate=1e-3", "name=a=b", "model.autocast=no"]
+    ) == {
+        "seed": 1,
+        "levels": [1, 2],
+        "policy.learning_rate": "1e-3",  # text to YAML 1.1; load_config makes a number of it
+        "name": "a=b",
+        "model.autocast": False,
+    }
+
+
+# --- mistakes --------------------------------------------------------------------------------
+
+
+def complaint(capsys, *arguments: str) -> str:
+    """What the command says on stderr: one line, and nothing else."""
+    assert main([str(a) for a in arguments]) == 1
+    shown = capsys.readouterr()
+    assert shown.out == "" and shown.err.endswith("\n") and shown.err.count("\n") == 1
+    assert shown.err.startswith(f"lfo {arguments[0]}: ")
+    return shown.err.removeprefix(f"lfo {arguments[0]}: ").rstrip()
+
+
+def test_the_learning_rate_of_the_help_text_is_a_number(config_path, tmp_path, capsys):
+    """`1e-3` must get past the config: the sentence is about the setting after it."""
+    said = complaint(
+        capsys, "train", "--config", config_path, "--run", tmp_path, "--set", "policy.learning_rate=1e-3", "sed=1"
+    )
+    assert said == "unknown setting 'sed'; did you mean 'seed'?"
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        (["policy.learning_rat=1"], "unknown setting 'policy.learning_rat'; did you mean 'learning_rate'?"),
+        (["seed"], "--set takes NAME=VALUE, got 'seed'."),
+        (["levels=[1"], "--set levels, line 1 is not YAML (expected ',' or ']', but got '<stream end>')."),
+        (["world_model.coupling=magic"], "choose one of: none, shared, imagine."),
+        (["model.base=nowhere"], "no base model in 'nowhere'; make the embedded one with `make base`"),
+    ],
+)
+def test_a_wrong_setting_is_named(config_path, tmp_path, capsys, settings, sentence):
+    said = complaint(capsys, "train", "--config", config_path, "--run", tmp_path / "run", "--set", *settings)
+    assert sentence in said
+    assert not (tmp_path / "run").exists()  # nothing was begun
+
+
+def test_a_missing_config_lists_the_others(config_path, tmp_path, capsys):
+    said = complaint(capsys, "train", "--config", config_path.with_name("other.yaml"), "--run", tmp_path)
+    assert said == f"there is no config {config_path.with_name('other.yaml')}; configs: {config_path}."
+
+
+@pytest.mark.parametrize("device", ["abacus", "cuda:77"])
+def test_a_device_that_is_not_there_is_named(config_path, tmp_path, capsys, device):
+    said = complaint(capsys, "train", "--config", config_path, "--run", tmp_path, "--device", device)
+    assert said.startswith(f"device '{device}' cannot be used (") and "choose cpu" in said
+    assert usable_device("cpu") == "cpu"
+    with pytest.raises(ConfigError):
+        usable_device(device)
+
+
+def test_another_config_in_the_same_folder_is_refused(config_path, run_folder, capsys):
+    said = complaint(capsys, "train", "--quiet", "--config", config_path, "--run", run_folder, "--set", "seed=4")
+    assert "written with another config (seed differ)" in said and "choose a new run folder" in said
+
+
+@pytest.mark.parametrize("command", [["evaluate"], ["merge", "--out", "merged"]])
+def test_a_missing_run_says_how_to_make_one(tmp_path, capsys, command):
+    said = complaint(capsys, *command, "--run", tmp_path / "nowhere")
+    assert said == f"{tmp_path}/nowhere holds no adapters; train there first: `lfo train --run {tmp_path}/nowhere`."
+
+
+def test_an_unknown_adapter_lists_the_known_ones(run_folder, tmp_path, capsys):
+    said = complaint(capsys, "merge", "--run", run_folder, "--adapter", "polcy", "--out", tmp_path / "merged")
+    assert said == f"{run_folder} has no adapter 'polcy'; it has: policy, world_model."
+
+
+def test_a_report_needs_labels_and_runs(tmp_path, capsys):
+    assert "got 'runs/0'" in complaint(capsys, "report", "runs/0")
+    said = complaint(capsys, "report", f"a={tmp_path}/nowhere", "--out", tmp_path / "report")
+    assert said.startswith(f"{tmp_path}/nowhere/metrics.jsonl is missing; train first")
+
+
+def test_what_cannot_be_played_is_named(capsys):
+    assert complaint(capsys, "play", "--task", "train-999").startswith("there is no task 'train-999'; try train-000")
+    known = "oracle, typical-prior, retry-from-csr, random, ask-everything, no-op."
+    assert complaint(capsys, "play", "--policy", "oracel") == f"there is no policy 'oracel'; policies: {known}"
+
+
+def test_a_grid_that_does_not_fit_is_named(tmp_path, config_path, capsys):
+    grid = tmp_path / "grid.yaml"
+    arguments = ("sweep", "--grid", grid, "--out", tmp_path / "out")
+    assert complaint(capsys, *arguments) == f"{grid} must be a YAML file with these keys: config, fixed, grid, seeds."
+    grid.write_text("config: [")
+    assert f"{grid}, line 1 is not YAML" in complaint(capsys, *arguments)
+    grid.write_text(f"config: {config_path}\ngrid: {{policy.clip_low: 0.1}}")
+    assert complaint(capsys, *arguments) == f"'grid' in {grid} must give a list of values for every setting."
+    grid.write_text(f"config: {config_path}\ngrid: {{policy.clip_lo: [0.1]}}")
+    assert complaint(capsys, *arguments) == "unknown setting 'policy.clip_lo'; did you mean 'clip_low'?"
+
+
+def test_the_command_is_quick_to_refuse():
+    """Parsing a command imports no torch."""
+    code = "import sys; from lfo.cli import main; main(['play', '--task', 'x']); sys.exit('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and done.stderr.startswith("lfo play: there is no task 'x'")
+
+
+def test_an_unknown_command_lists_the_known_ones(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["trian"])
+    assert stopped.value.code == 2
+    said = capsys.readouterr().err
+    assert all(name in said for name in ("generate", "train", "evaluate", "report", "merge", "play", "sweep"))

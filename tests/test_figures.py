@@ -1,0 +1,304 @@
+"""figures: tables worked out by hand from run folders written by hand; what every result file has beside it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import pandas as pd
+import pytest
+
+from lfo import base, figures
+from lfo.evaluate import wilson
+from lfo.figures import ResultError
+
+# Success on (validation, test) at 0, 40 and 80 tasks; 20 episodes each, half of them on level 1.
+CURVES = {
+    ("dual", 0): [(0.0, 0.1), (0.5, 0.3), (0.9, 0.7)],
+    ("dual", 1): [(0.1, 0.1), (0.4, 0.5), (0.6, 0.8)],
+    ("dual", 2): [(0.0, 0.0), (0.7, 0.2), (0.8, 0.4)],
+    ("plain", 0): [(0.1, 0.0), (0.1, 0.2), (0.5, 0.2)],
+    ("plain", 1): [(0.0, 0.0), (0.2, 0.2), (0.4, 0.3)],
+}
+
+
+def success_rows(tasks: int, split: str, share: float) -> list[dict]:
+    """Both levels and all of them; level 1 does twice as well as level 2 (as far as 20 episodes allow)."""
+    hits = round(20 * share)
+    level_1 = min(10, (2 * hits + 2) // 3)
+    counts = {0: (hits, 20), 1: (level_1, 10), 2: (hits - level_1, 10)}
+    where = {"kind": "success", "tasks": tasks, "step": tasks // 8, "split": split}
+    return [
+        {**where, "level": level, "success": h / n, "low": 0, "high": 1, "n": n} for level, (h, n) in counts.items()
+    ]
+
+
+def step_row(step: int, world_model: bool) -> dict:
+    row = {"kind": "step", "step": step, "tasks": 8 * step, "groups_kept": 3, "groups_sampled": 6}
+    row |= {"policy/neg_logprob": 0.5, "policy/grad_norm": 1.0 / step, "seconds": {"rollout": 2.0, "joint": 0.5}}
+    if world_model:
+        row |= {"world_model/accuracy": 0.5, "replay/world_model/accuracy": 0.6, "replay/world_model/grad_norm": 0.3}
+        row["seconds"] = {"rollout": 3.0, "joint": 0.5, "replay": 1.5}
+    return row
+
+
+def write_run(folder: Path, seed: int, rows: list[dict]) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps({"seed": seed, "name": folder.name}))
+    facts = {"commit": "abc1234", "packages": {"torch": "2"}, "machine": "x", "seed": seed}
+    (folder / "provenance.json").write_text(json.dumps(facts))
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def rows_of(arm: str, seed: int, splits=("validation", "test")) -> list[dict]:
+    """Everything that a run logs, evaluations between the steps."""
+    rows = []
+    for i, shares in enumerate(CURVES[arm, seed]):
+        tasks = 40 * i
+        for split, share in zip(("validation", "test"), shares, strict=True):
+            if split not in splits:
+                continue
+            rows += success_rows(tasks, split, share)
+            if arm == "dual":
+                rows.append({"kind": "rules", "tasks": tasks, "split": split, "rule_accuracy": 0.3 * i, "n": 9})
+                rows += [
+                    {"kind": "reply", "tasks": tasks, "split": split, "category": "auth_failed", "accuracy": a, "n": n}
+                    for a, n in [(0.25 * i, 8 * (seed + 1))]
+                ]
+        rows.append({"kind": "seconds", "tasks": tasks, "seconds": {"evaluate": 4.0}})
+        rows += [step_row(5 * i + j, arm == "dual") for j in range(1, 6)] * (i < 2)
+    return rows
+
+
+@pytest.fixture
+def runs(tmp_path) -> dict[str, list[Path]]:
+    found: dict[str, list[Path]] = {}
+    for arm, seed in CURVES:
+        found.setdefault(arm, []).append(write_run(tmp_path / f"{arm}-{seed}", seed, rows_of(arm, seed)))
+    return found
+
+
+@pytest.fixture(autouse=True)
+def no_figure_stays_open():
+    yield
+    plt.close("all")
+
+
+# --- reading ---------------------------------------------------------------------------------
+
+
+def test_rows_know_their_arm_and_seed(runs):
+    data = figures.frame(runs, "success")
+    assert len(data) == 5 * 3 * 2 * 3
+    assert set(zip(data["arm"], data["seed"], strict=True)) == set(CURVES)
+    assert len(figures.frame({"plain": runs["plain"]}, "rules")) == 0
+    assert "seconds.rollout" in figures.frame(runs, "step")  # nested entries become columns
+
+
+def test_a_run_that_was_not_started_is_named(tmp_path):
+    with pytest.raises(ResultError) as error:
+        figures.read_metrics(tmp_path / "run")
+    assert str(error.value) == (
+        f"{tmp_path}/run/metrics.jsonl is missing; train first, "
+        f"e.g. `lfo train --config configs/laptop.yaml --run {tmp_path}/run`."
+    )
+
+
+def test_a_line_that_was_cut_off_is_named(runs):
+    path = runs["dual"][0] / "metrics.jsonl"
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([*lines[:3], lines[3][:20]]))
+    with pytest.raises(ResultError, match=r"metrics\.jsonl, line 4 is not JSON; start the run again, it resumes"):
+        figures.learning_curves(runs)
+
+
+@pytest.mark.parametrize("draw", ["learning_curves", "threshold_table", "final_table", "training_signals"])
+def test_a_run_that_has_only_begun_is_named(tmp_path, draw):
+    folder = write_run(tmp_path / "fresh", 0, [])
+    with pytest.raises(ResultError, match=r"there are no '(success|step)' rows yet in .*fresh; let the run go on"):
+        getattr(figures, draw)({"a": [folder]})
+
+
+# --- tables ----------------------------------------------------------------------------------
+
+
+def test_tasks_to_threshold_is_the_first_time():
+    success = pd.DataFrame({"tasks": [0, 40, 80, 120], "success": [0.1, 0.7, 0.5, 0.9]})
+    assert figures.tasks_to_threshold(success, 0.5) == 40
+    assert figures.tasks_to_threshold(success, 0.7) == 40  # reached is reached, also if only once
+    assert figures.tasks_to_threshold(success, 0.9) == 120
+    assert figures.tasks_to_threshold(success, 0.95) == float("inf")
+    assert figures.tasks_to_threshold(success, 0.0) == 0
+
+
+def test_threshold_table_by_hand(runs):
+    """dual, validation, 50%: 40, 80, 40 tasks; 70%: 80, never, 40; 90%: 80, never, never - its median is never."""
+    table = figures.threshold_table(runs).set_index(["arm", "split"])
+    expected = {
+        ("dual", "validation"): (3, "40", "80", "> 80"),
+        ("dual", "test"): (3, "80", "80", "> 80"),
+        ("plain", "validation"): (2, "> 80", "> 80", "> 80"),  # 80 and never: half of two seeds is no majority
+        ("plain", "test"): (2, "> 80", "> 80", "> 80"),
+    }
+    assert {key: tuple(row) for key, row in zip(table.index, table.to_numpy().tolist(), strict=True)} == expected
+    assert list(table.columns) == ["seeds", "tasks to 50%", "tasks to 70%", "tasks to 90%"]
+
+
+def test_final_table_pools_the_seeds(runs):
+    """dual on validation at 80 tasks: 18 + 12 + 16 of 60 episodes."""
+    table = figures.final_table(runs).set_index(["arm", "split", "level"])
+    row = table.loc[("dual", "validation", "all")]
+    assert (row["success"], row["episodes"], row["seeds"]) == (46 / 60, 60, 3)
+    assert (row["low"], row["high"]) == pytest.approx(wilson(46, 60))
+    assert table.loc[("plain", "test", "all"), "success"] == pytest.approx(10 / 40)
+    level_1, level_2 = (table.loc[("dual", "validation", level)] for level in (1, 2))
+    assert (level_1["success"] + level_2["success"]) / 2 == pytest.approx(46 / 60)
+    assert (level_1["episodes"], level_2["episodes"]) == (30, 30)
+
+
+def test_each_run_counts_with_its_own_last_evaluation(runs):
+    """Seed 2 was stopped after 40 tasks: 18 + 12 + 14 of 60."""
+    path = runs["dual"][2] / "metrics.jsonl"
+    rows = [r for r in map(json.loads, path.read_text().splitlines()) if r["tasks"] < 80]
+    path.write_text("".join(json.dumps(r) + "\n" for r in rows))
+    table = figures.final_table(runs).set_index(["arm", "split", "level"])
+    assert table.loc[("dual", "validation", "all"), "success"] == pytest.approx(44 / 60)
+
+
+def test_reply_table_weighs_by_replies(runs):
+    """At 80 tasks every run has 50%, of 8, 16 and 24 replies."""
+    table = figures.reply_table(runs).set_index(["arm", "split", "category"])
+    assert table.loc[("dual", "validation", "auth_failed")].to_dict() == {"n": 48, "accuracy": 0.5}
+    path = runs["dual"][2] / "metrics.jsonl"
+    path.write_text(path.read_text().replace('"accuracy": 0.5, "n": 24', '"accuracy": 1.0, "n": 24'))
+    table = figures.reply_table(runs).set_index(["arm", "split", "category"])
+    assert table.loc[("dual", "validation", "auth_failed"), "accuracy"] == pytest.approx((4 + 8 + 24) / 48)
+
+
+def test_sweep_table_puts_the_best_first(runs):
+    table = figures.sweep_table([*runs["plain"], *runs["dual"]])
+    assert list(table["run"]) == ["dual-2", "dual-0", "dual-1", "plain-0", "plain-1"]
+    best = table.iloc[0]
+    assert best["mean success"] == pytest.approx(0.5)
+    assert (best["best"], best["last"], best["tasks to 70%"]) == (0.8, 0.8, 40)
+    assert figures.sweep_table(runs["dual"], "test").iloc[0]["run"] == "dual-1"
+
+
+def test_phase_seconds_are_summed_over_a_run(runs):
+    """Ten steps and three evaluations."""
+    table = figures.phase_seconds(runs).set_index("arm")
+    assert table.loc["dual"].to_dict() == {"rollout": 30.0, "joint": 5.0, "replay": 15.0, "evaluate": 12.0}
+    assert table.loc["plain", ["rollout", "replay"]].tolist() == [20.0, 0.0]
+
+
+# --- figures ---------------------------------------------------------------------------------
+
+
+def lines_of(ax) -> dict[str, tuple[list, list]]:
+    return {line.get_label(): (list(line.get_xdata()), list(line.get_ydata())) for line in ax.get_lines()}
+
+
+def test_learning_curves_draw_medians_and_say_of_how_many(runs):
+    known, new = figures.learning_curves(runs).axes
+    assert lines_of(known)["dual (median of 3 seeds)"] == ([0, 40, 80], [0.0, 0.5, 0.8])
+    assert lines_of(known)["plain (median of 2 seeds)"] == ([0, 40, 80], pytest.approx([0.05, 0.15, 0.45]))
+    assert lines_of(new)["dual (median of 3 seeds)"] == ([0, 40, 80], [0.1, 0.3, 0.7])
+    assert sum(label.startswith("_child") for label in lines_of(known)) == 5 + 1  # each seed, and 70%
+    assert (known.get_title(), new.get_title()) == tuple(figures.SPLIT_NAMES.values())
+
+
+def test_a_median_is_drawn_where_all_seeds_were_evaluated(runs):
+    path = runs["dual"][2] / "metrics.jsonl"
+    path.write_text("".join(line + "\n" for line in path.read_text().splitlines() if '"tasks": 80' not in line))
+    known, _ = figures.learning_curves(runs).axes
+    assert lines_of(known)["dual (median of 3 seeds)"] == ([0, 40], [0.0, 0.5])
+
+
+def test_one_seed_is_no_median_of_seeds(runs):
+    known, _ = figures.learning_curves({"dual": runs["dual"][:1]}).axes
+    assert "dual (median of 1 seed)" in lines_of(known)
+
+
+def test_success_by_level_has_a_bar_per_arm_and_level(runs):
+    known, _ = figures.success_by_level(runs).axes
+    bars = [(container.get_label(), [bar.get_height() for bar in container]) for container in known.containers
+            if hasattr(container, "patches")]  # fmt: skip
+    assert [label for label, _ in bars] == ["dual", "plain"]
+    assert bars[0][1] == pytest.approx([levels_success(runs, "dual", level) for level in (1, 2)])
+    assert [t.get_text() for t in known.get_xticklabels()] == ["1", "2"]
+
+
+def levels_success(runs, arm: str, level: int) -> float:
+    table = figures.final_table(runs).set_index(["arm", "split", "level"])
+    return table.loc[(arm, "validation", level), "success"]
+
+
+def test_runs_that_looked_at_validation_only_can_be_drawn(tmp_path):
+    """As in tuning: the other panel stays empty."""
+    folder = write_run(tmp_path / "tuned", 0, rows_of("dual", 0, splits=("validation",)))
+    paths = figures.report({"tuned": [folder]}, tmp_path / "out")
+    assert all(p.exists() for p in paths)
+
+
+def test_runs_without_a_single_informative_group_can_be_drawn(tmp_path):
+    rows = [{k: v for k, v in row.items() if not k.startswith("policy/")} for row in rows_of("plain", 0)]
+    assert figures.report({"stuck": [write_run(tmp_path / "stuck", 0, rows)]}, tmp_path / "out")
+
+
+# --- writing ---------------------------------------------------------------------------------
+
+FILES = {"learning_curves", "success_by_level", "training_signals", "world_model"}
+TABLES = {"final_success", "tasks_to_threshold", "phase_seconds", "reply_accuracy"}
+
+
+def test_a_report_is_complete_and_every_file_has_its_provenance(runs, tmp_path):
+    out = tmp_path / "report"
+    paths = figures.report(runs, out)
+    assert sorted(p.name for p in paths) == sorted([f"{n}.png" for n in FILES] + [f"{n}.csv" for n in TABLES])
+    for path in paths:
+        others = {".png": [".svg", ".json"], ".csv": [".md", ".json"]}[path.suffix]
+        assert path.stat().st_size > 0 and all(path.with_suffix(s).stat().st_size > 0 for s in others)
+        entries = json.loads(path.with_suffix(".json").read_text())["runs"]
+        assert [(e["arm"], e["run"], e["seed"]) for e in entries] == [(a, f"{a}-{s}", s) for a, s in CURVES]
+        assert {e["commit"] for e in entries} == {"abc1234"}
+        assert [e["wall_seconds"] for e in entries] == [62, 62, 62, 37, 37]  # e.g. 10 x 5 s + 3 x 4 s
+    assert plt.get_fignums() == []
+
+
+def test_a_baseline_is_reported_without_a_world_model(runs, tmp_path):
+    paths = figures.report({"plain": runs["plain"]}, tmp_path / "report")
+    assert {p.stem for p in paths} == (FILES | TABLES) - {"world_model", "reply_accuracy"}
+
+
+def test_the_same_runs_give_the_same_bytes(runs, tmp_path):
+    for out in ("one", "two"):
+        figures.report(runs, tmp_path / out)
+    for path in (tmp_path / "one").iterdir():
+        assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes(), path.name
+
+
+def test_tables_are_written_for_people_and_for_programs(runs, tmp_path):
+    path = figures.save_table(figures.final_table(runs), tmp_path / "final", runs)
+    assert path == tmp_path / "final.csv"
+    assert pd.read_csv(path).loc[0, ["arm", "success"]].tolist() == ["dual", 0.7667]
+    header = path.with_suffix(".md").read_text().splitlines()[0]
+    assert [cell.strip() for cell in header.strip("|").split("|")] == list(pd.read_csv(path).columns)
+
+
+def test_a_report_loads_no_model(runs, tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise AssertionError("a report must not load a model")
+
+    monkeypatch.setattr(base, "load_base", refuse)
+    monkeypatch.setattr("transformers.AutoModelForCausalLM.from_pretrained", refuse)
+    monkeypatch.setattr("transformers.AutoTokenizer.from_pretrained", refuse)
+    assert figures.report(runs, tmp_path / "report")
+
+
+def test_figures_are_imported_without_torch():
+    code = "import sys; import lfo.figures; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
