@@ -55,6 +55,9 @@ def build_parser() -> argparse.ArgumentParser:
     report.add_argument("--out", type=Path, default=Path("results/report"))
     report.set_defaults(act=_report)
 
+    readme = commands.add_parser("readme", help="put the tables of results/ into README.md")
+    readme.set_defaults(act=lambda _: _readme())
+
     merge = commands.add_parser("merge", help="merge an adapter into the base: a plain transformers folder")
     merge.add_argument("--run", type=Path, required=True)
     merge.add_argument("--adapter", default="policy")
@@ -155,6 +158,13 @@ def _report(args) -> None:
             )
         runs[label] = folders.split(",")
     print(f"wrote {', '.join(str(p) for p in figures.report(runs, args.out))}")
+
+
+def _readme() -> None:
+    from lfo.figures import write_results_block
+
+    write_results_block("README.md", "results")
+    print("wrote the results section of README.md")
 
 
 def _merge(args) -> None:

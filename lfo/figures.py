@@ -395,3 +395,28 @@ def report(runs: Runs, out: str | Path) -> list[Path]:
     paths = [save_figure(draw(runs), out / name, runs) for name, draw in drawn.items()]
     plt.close("all")
     return paths + [save_table(make(runs), out / name, runs) for name, make in tables.items()]
+
+
+README_MARKS = ("<!-- results -->", "<!-- /results -->")
+
+
+def results_block(results: str | Path) -> str:
+    """README's results: the learning curves and the tables of notebook 03, as they lie in `results`."""
+    results = Path(results)
+    tables = [(results / f"{name}.md").read_text() for name in ("03_tasks_to_threshold", "03_final_success")]
+    parts = [
+        f"![Success against sampled tasks]({results.name}/03_learning_curves.png)",
+        "Sampled tasks, dropped ones included, at the first evaluation at or above a threshold (median over seeds):",
+        tables[0].strip(),
+        "Success after the last task by level, greedy, pooled over the seeds, with Wilson 95% intervals:",
+        tables[1].strip(),
+    ]
+    return "\n\n".join(parts)
+
+
+def write_results_block(readme: str | Path, results: str | Path) -> None:
+    """Put `results_block` between the two marks of README."""
+    before, _, rest = Path(readme).read_text().partition(README_MARKS[0])
+    after = rest.partition(README_MARKS[1])[2]
+    block = f"{README_MARKS[0]}\n{results_block(results)}\n{README_MARKS[1]}"
+    Path(readme).write_text(before + block + after)

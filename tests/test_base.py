@@ -2,8 +2,8 @@
 
 It knows the language of the environment and none of its rules: it copies, its calls can be read, its
 form choices say nothing about the department, its success is the exploratory policy's - and it follows
-hints. All bars are measured on the same rollouts: 48 training tasks of levels 1 and 2, four times each,
-sampled at temperature 1 from the untrained base.
+hints. All bars are measured on the same rollouts, those of the model card: 64 training tasks of levels 1
+and 2, four times each, sampled at temperature 1 from the untrained base, without and with a true hint.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lfo.records import sha256
 from lfo.rollout import Job, TorchEngine, play
 from lfo.tokens import SPECIAL_TOKENS
 
-TASKS, ROLLOUTS = 48, 4
+TASKS, ROLLOUTS = 64, 4
 
 
 # --- loading ---------------------------------------------------------------------------------
@@ -55,9 +55,6 @@ def test_plain_transformers_loads_it(base_path):
 
 
 def test_its_files_are_those_of_the_recipe(base_path):
-    """recipe.json names the SHA-256 of every file that was written with it: {"sha256": {"model.safetensors": ...}}."""
-    if not (base_path / "recipe.json").exists():
-        pytest.skip(f"{base_path} has no recipe.json; data/base/recipe.py writes it")
     expected = json.loads((base_path / "recipe.json").read_text())["sha256"]
     assert "model.safetensors" in expected and "tokenizer.json" in expected
     assert {name: sha256(base_path / name) for name in expected} == expected
@@ -83,15 +80,22 @@ def rows(engine, codec, world, jobs):
     return play(engine, codec, world, jobs, EnvConfig(), RolloutConfig(), 0, policy="base")
 
 
-def test_it_copies(rows):
-    faithful, emitted = copying(rows)
-    assert emitted >= 200
+@pytest.fixture(scope="module")
+def hinted(engine, codec, world, jobs):
+    """What the department that the policy means to call demands is set into its context, as `imagine` does."""
+    truthful = TruthfulEngine(engine, codec, world)
+    return play(truthful, codec, world, jobs, EnvConfig(), RolloutConfig(), 0, policy="base", imagine=True)
+
+
+def test_it_copies(rows, hinted):
+    faithful, emitted = copying(rows + hinted)
+    assert emitted >= 1000
     assert faithful / emitted >= 0.99, f"{faithful} of {emitted}"
 
 
-def test_its_calls_can_be_read(rows):
-    readable, made = parsing(rows)
-    assert made >= 400
+def test_its_calls_can_be_read(rows, hinted):
+    readable, made = parsing(rows + hinted)
+    assert made >= 1000
     assert readable / made >= 0.97, f"{readable} of {made}"
 
 
@@ -110,8 +114,16 @@ def test_its_success_is_that_of_the_exploratory_policy(rows, world, tasks):
     assert reference["success"] < 0.1
 
 
-def test_it_follows_a_hint(engine, codec, world, jobs):
-    """With what the intended department demands set into its context, by the mechanism of `imagine`."""
-    truthful = TruthfulEngine(engine, codec, world)
-    hinted = play(truthful, codec, world, jobs, EnvConfig(), RolloutConfig(), 0, policy="base", imagine=True)
+def test_it_follows_a_hint(hinted):
     assert sum(r.success for r in hinted) / len(hinted) >= 0.5
+
+
+def test_its_card_tells_what_it_does(base_path, rows, hinted):
+    """Up to what another processor rounds otherwise."""
+    measured = json.loads((base_path / "recipe.json").read_text())["measured"]
+    (faithful, emitted), (readable, made) = copying(rows + hinted), parsing(rows + hinted)
+    assert measured["rollouts"] == len(rows) == len(hinted)
+    assert measured["faithful_copies"] == pytest.approx(faithful / emitted, abs=0.01)
+    assert measured["readable_calls"] == pytest.approx(readable / made, abs=0.01)
+    assert measured["success"] == pytest.approx(sum(r.success for r in rows) / len(rows), abs=0.03)
+    assert measured["success_with_true_hints"] == pytest.approx(sum(r.success for r in hinted) / len(hinted), abs=0.05)
