@@ -152,8 +152,7 @@ def learning_curves(runs: Runs) -> plt.Figure:
         for (arm, _), one in part.groupby(["arm", "seed"]):
             ax.plot(one["tasks"], one["success"], color=colours[arm], alpha=0.35, lw=1)
         for arm, one in part.groupby("arm", sort=False):
-            middle = one.groupby("tasks")["success"].median()
-            middle = middle[one.groupby("tasks")["seed"].nunique() == one["seed"].nunique()]
+            middle = median_curve(one)
             label = f"{arm} (median of {one['seed'].nunique()} seed{'s' * (one['seed'].nunique() > 1)})"
             ax.plot(middle.index, middle, color=colours[arm], lw=2.5, marker="o", ms=4, label=label)
         ax.axhline(0.7, color="grey", lw=1, ls=":")
@@ -162,6 +161,17 @@ def learning_curves(runs: Runs) -> plt.Figure:
     axes[0].legend(loc="upper left", fontsize="small")
     fig.tight_layout()
     return fig
+
+
+def median_curve(success: pd.DataFrame) -> pd.Series:
+    """Median over the seeds at every evaluated number of tasks; a seed not evaluated there is interpolated linearly.
+
+    `success`: rows of one arm, one split and one level. Refills let seeds be evaluated at different numbers of tasks.
+    """
+    grid = np.unique(success["tasks"])
+    grid = grid[grid <= success.groupby("seed")["tasks"].max().min()]  # no further than the shortest run
+    curves = [np.interp(grid, one["tasks"], one["success"]) for _, one in success.groupby("seed")]
+    return pd.Series(np.median(curves, axis=0), index=grid)
 
 
 def success_by_level(runs: Runs) -> plt.Figure:

@@ -248,7 +248,11 @@ class Run:
                 " resume with the old config or choose a new run folder."
             )
         self.learner.load_state(state["learner"])
-        self.buffer = ReplayBuffer(read_jsonl(self.folder / "calls.jsonl", CallExample)[: state["calls"]])
+        path = self.folder / "calls.jsonl"
+        calls = read_jsonl(path, CallExample)[: state["calls"]] if path.exists() else []
+        if len(calls) < state["calls"]:
+            raise CheckpointError(f"{path} lacks calls that the checkpoint counts on; start again in a new run folder.")
+        self.buffer = ReplayBuffer(calls)
         self.stream.position, self.groups, self.step = state["position"], state["groups"], state["step"]
         self.version, self.evaluated_at = state["version"], state["evaluated_at"]
         _keep_lines(self.folder / "metrics.jsonl", state["metrics_lines"])

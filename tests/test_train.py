@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -208,6 +209,23 @@ def test_what_is_no_checkpoint_is_named(config, tmp_path, tiny, content):
         torch.save({"weights": torch.zeros(1)}, path)
     with pytest.raises(CheckpointError, match=r"step-000001\.pt is not a checkpoint of a run; delete it"):
         Run(config(), tmp_path, tiny).resume()
+
+
+def test_calls_beyond_the_checkpoint_are_forgotten_and_missing_ones_noticed(uninterrupted, tmp_path):
+    """Killed between writing the calls and the checkpoint, the file is ahead of it."""
+    folder, config = uninterrupted
+    shutil.copytree(folder, tmp_path / "run")
+    path = tmp_path / "run" / "calls.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([*lines, lines[0]]))
+    run = Run(config, tmp_path / "run")
+    assert run.resume() and len(run.buffer.examples) == len(lines)
+    path.write_text("".join(lines[:-1]))
+    with pytest.raises(CheckpointError, match=r"calls\.jsonl lacks calls that the checkpoint counts on"):
+        run.resume()
+    path.unlink()
+    with pytest.raises(CheckpointError, match=r"calls\.jsonl lacks calls"):
+        run.resume()
 
 
 def test_adapters_of_a_run_that_left_no_checkpoint_do_not_stay(config, tmp_path, tiny):
