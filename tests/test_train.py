@@ -79,8 +79,11 @@ def uninterrupted(make_config, base_path, tmp_path_factory):
     """A run of six steps in the world of the experiments, and its config."""
     config = make_config(
         **{
+            "seed": 597,  # in 5 of the 12 groups the form reopens because the user lacks a field: some succeed
             "model.base": str(base_path),
             "model.dropout": 0.1,
+            "policy.learning_rate": 1e-3,
+            "world_model.learning_rate": 4e-3,
             "world_model.coupling": "imagine",
             "env.slack": 3,
             "levels": [1],

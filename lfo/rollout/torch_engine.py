@@ -3,7 +3,7 @@
 Every adapter is merged into its own fp32 copy of the pristine base (never into live weights, so
 no rounding accumulates). The KV cache of a session lives across the turns of an episode: new
 tokens are appended as one chunk for all rows (shorter rows are padded and masked), then all rows
-are decoded in lock-step. Rows whose episode ended are dropped from the cache.
+are decoded in lock-step. Between turns, rows whose episode ended are dropped and gaps are closed.
 """
 
 from __future__ import annotations
@@ -31,6 +31,19 @@ class _Session:
         self.consumed = [0] * len(keys)
         self.cache = DynamicCache()
         self.mask = torch.zeros(len(keys), 0, dtype=torch.long, device=device)
+
+    def compact(self) -> None:
+        """Close the gaps that padding left: every row's real slots move to the front, in order.
+
+        Without this a row that goes on for many turns pays for the longest action of every turn.
+        """
+        if not self.mask.numel() or bool(self.mask.all()):
+            return
+        order = self.mask.argsort(dim=1, descending=True, stable=True)[:, : int(self.mask.sum(1).max())]
+        for layer in self.cache.layers:
+            index = order[:, None, :, None].expand(-1, layer.keys.shape[1], -1, layer.keys.shape[3])
+            layer.keys, layer.values = layer.keys.gather(2, index), layer.values.gather(2, index)
+        self.mask = self.mask.gather(1, order)
 
     def keep(self, keys: list) -> None:
         """Drop the rows that are not among `keys` and put the others in that order."""
@@ -91,6 +104,7 @@ class TorchEngine:
         if session is None or not set(keys) <= set(session.keys):
             session = self._sessions[adapter] = _Session(keys, self.device)
         session.keep(keys)
+        session.compact()
         return session
 
     @torch.inference_mode()
