@@ -17,6 +17,8 @@ CORE_FILES := $(subst $(empty) $(empty),$(comma),$(CORE:%=lfo/%.py))
 # afresh and gives it back, and the page faults then cost more than the arithmetic: keep the memory instead.
 export MALLOC_MMAP_THRESHOLD_  ?= 8589934592
 export MALLOC_TRIM_THRESHOLD_  ?= 17179869184
+# Waiting threads sleep: where cores are shared with anything else, spinning costs far more than it saves.
+export OMP_WAIT_POLICY         ?= PASSIVE
 # The embedded base needs no hub; nothing below may wait for one. HF_HUB_OFFLINE=0 turns this off.
 export HF_HUB_OFFLINE          ?= 1
 export TOKENIZERS_PARALLELISM  ?= false

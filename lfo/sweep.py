@@ -68,7 +68,8 @@ def train_many(runs: Mapping[str | Path, RunConfig], workers: int | None = None,
     """
     cores = os.cpu_count() or 1
     workers = max(1, min(workers or cores, len(runs)))
-    environment = os.environ | {"OMP_NUM_THREADS": str(max(1, cores // workers))}
+    # Threads that wait must not spin: where cores are shared, spinning costs far more than it saves.
+    environment = os.environ | {"OMP_NUM_THREADS": str(max(1, cores // workers)), "OMP_WAIT_POLICY": "PASSIVE"}
     waiting = [(Path(folder), config) for folder, config in runs.items()]
     folders, active, failed = [f for f, _ in waiting], {}, []
     total = sum(config.task_budget for _, config in waiting)
