@@ -107,7 +107,7 @@ class WorldModelConfig:
     predict: str = "phone"  # what is predicted; "nothing" switches the world model off (baseline DAPO)
     lam: float = 0.5  # weight of the world-model loss
     learning_rate: float = 3e-3  # of the world-model adapter; `shared` has only the policy's
-    updates: int = 20  # replay updates per step, beyond the one in the joint step
+    updates: int = 10  # replay updates per step, beyond the one in the joint step: each call is seen about twice
     batch: int = 16  # examples per replay update
     max_grad_norm: float = 1.0
 

@@ -155,11 +155,11 @@ def test_gradients_do_not_cross(make_learner, rows, calls):
     assert all(g.abs().sum() > 0 for g in gradients(learner, POLICY))
 
 
-def updated(learner: Learner, rows, calls, replays: int = 2) -> Learner:
-    """Three joint updates, each followed by replay."""
+def updated(learner: Learner, rows, calls) -> Learner:
+    """Three joint updates, each followed by replay - where lambda is not 0, as in the loop."""
     for step in range(3):
         learner.joint_update(rows, ADVANTAGES, calls, 1.0, seed=step)
-        for i in range(replays):
+        for i in range(2 if learner.config.world_model.lam > 0 else 0):
             learner.replay_update(calls[i:], 1.0, seed=100 * step + i)
     return learner
 
