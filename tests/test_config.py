@@ -152,6 +152,7 @@ def test_overrides_are_as_strict_as_the_file(write):
     [
         (RunConfig, {"task_budget": 0}, "RunConfig.task_budget is 0; it must be >= 1."),
         (RunConfig, {"seed": -1}, "RunConfig.seed is -1; it must be >= 0."),
+        (RunConfig, {"eval_splits": ("tests",)}, "eval_splits is ('tests',); choose among train, validation, test."),
         (RunConfig, {"weight_decay": -0.1}, "RunConfig.weight_decay is -0.1; it must be >= 0."),
         (ModelConfig, {"rank": 0}, "ModelConfig.rank is 0; it must be >= 1."),
         (ModelConfig, {"targets": "qv"}, "ModelConfig.targets is 'qv'; choose one of: all-linear, qvo."),

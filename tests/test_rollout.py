@@ -21,7 +21,7 @@ from lfo.rollout import Completion, Job, Prompt, TorchEngine, play
 from lfo.rollout.torch_engine import UnknownAdapter
 from lfo.sampling import empty_handed_call
 from lfo.simulator import PHRASINGS
-from lfo.tokens import Role
+from lfo.tokens import Role, segments
 from lfo.tools import format_call
 from lfo.world import FIELDS
 
@@ -257,12 +257,7 @@ def test_a_trajectory_by_hand(scripted, codec, job):
 
 def spans(row, codec) -> list[tuple[str, Role]]:
     """The trajectory as text, cut where the role changes."""
-    out, start = [], 0
-    for i in range(1, len(row.roles) + 1):
-        if i == len(row.roles) or row.roles[i] != row.roles[start]:
-            out.append((codec.decode(row.tokens[start:i]), Role(row.roles[start])))
-            start = i
-    return out
+    return [(text, role) for role, text, _ in segments(codec, row)]
 
 
 def engine_request(row, codec) -> str:

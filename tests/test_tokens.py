@@ -26,6 +26,7 @@ from lfo.tokens import (
     TokenizerError,
     collate_calls,
     collate_trajectories,
+    segments,
     state_text,
 )
 from lfo.tools import format_call
@@ -115,6 +116,18 @@ def test_a_phone_number_fits_into_its_tokens(codec, world):
     assert codec.decode(ids[len(codec.call_prefix()) :][: codec.number_tokens]).startswith(numbers[0])
 
 
+def test_segments_end_where_the_role_changes(codec, make_trajectory):
+    task, call, answer = codec.prompt("Please."), codec.encode("search_company"), codec.observation("{}")
+    row = make_trajectory(task, call, answer, call)
+    assert segments(codec, row) == [
+        (Role.PROMPT, "<|task|>Please.<|/task|>", len(task)),
+        (Role.ACTION, "search_company", len(call)),
+        (Role.OBSERVATION, "<|obs|>{}<|/obs|>", len(answer)),
+        (Role.ACTION, "search_company", len(call)),
+    ]
+    assert segments(codec, make_trajectory([])) == []
+
+
 # --- the world model's state -----------------------------------------------------------------
 
 
@@ -125,7 +138,7 @@ def test_state_by_hand():
         Turn("form", '{"email": "ana77@example.com", "unavailable": ["last_4_cc"]}', "auth_info_form", "ok"),
         call_turn("800-555-0003"),
         Turn("gibberish", '{"error": "no"}', "", "error"),
-        Turn("form", '{"refused": "no"}', "auth_info_form", "refused"),
+        Turn("form", "not JSON", "auth_info_form", "refused"),
     ]
     assert state_text("Please.", []) == (
         "Please. Step 1. Directory: . Previous Actions: . Collected Auth: []. Unavailable: []."
