@@ -212,7 +212,7 @@ def training_signals(runs: Runs) -> plt.Figure:
         "policy/neg_logprob": "action-token entropy (nats, sampled)",
         "policy/grad_norm": "policy gradient norm",
         "replay/world_model/grad_norm": "world-model gradient norm (replay)",
-        "share_kept": "share of sampled groups that are informative",
+        "share_kept": "informative groups (share)",
     }
     steps = steps.assign(share_kept=steps["groups_kept"] / steps["groups_sampled"])
     fig, axes = plt.subplots(1, len(panels), figsize=(4 * len(panels), 3.2))
