@@ -2,7 +2,7 @@
 
 A run is a folder::
 
-    config.json  provenance.json  metrics.jsonl  calls.jsonl (replay buffer)  rollouts.jsonl (last step)
+    config.json  provenance.json  metrics.jsonl  calls.jsonl (replay buffer)
     adapters/v00012/{policy,world_model}/   checkpoints/step-000010.pt
 
 Every random draw is seeded by (run seed, what it is for, step), so a run that was killed and
