@@ -27,6 +27,7 @@ NO_WORLD_MODEL = {
     "world_model.predict": "nothing",
     "world_model.lam": 0.0,
     "world_model.updates": 0,
+    "world_model.probes": 0,
 }
 COUPLINGS = ("none", "shared", "imagine")
 PREDICT = ("nothing", "phone", "phone+form", "all")
@@ -107,15 +108,16 @@ class WorldModelConfig:
     predict: str = "phone"  # what is predicted; "nothing" switches the world model off (baseline DAPO)
     lam: float = 0.5  # weight of the world-model loss
     learning_rate: float = 3e-3  # of the world-model adapter; `shared` has only the policy's
-    updates: int = 10  # replay updates per step, beyond the one in the joint step: each call is seen about twice
+    updates: int = 20  # replay updates per step, beyond the one in the joint step
     batch: int = 16  # examples per replay update
+    probes: int = 0  # rollouts of each group that make the imagined call for real, for the world model alone
     max_grad_norm: float = 1.0
 
     def __post_init__(self):
         _one_of(self, "coupling", *COUPLINGS)
         _one_of(self, "predict", *PREDICT)
         _at_least(self, 0.0, "lam", "learning_rate", "max_grad_norm")
-        _at_least(self, 0, "updates")
+        _at_least(self, 0, "updates", "probes")
         _at_least(self, 1, "batch")
         if self.coupling == "imagine" and self.predict == "nothing":
             raise ConfigError("coupling 'imagine' needs a world model: set world_model.predict to 'phone' or more.")
@@ -163,6 +165,11 @@ class RunConfig:
     def __post_init__(self):
         _at_least(self, 1, "task_budget", "eval_every", "eval_tasks", "eval_episodes", "checkpoint_every")
         _at_least(self, 0, "warmup_tasks", "weight_decay", "seed")
+        if self.world_model.probes > self.rollout.group_size - 2:
+            raise ConfigError(
+                f"world_model.probes is {self.world_model.probes} of rollout.group_size {self.rollout.group_size};"
+                " at least 2 rollouts of a group must be left to the policy."
+            )
         if not self.eval_splits or any(s not in ("train", "validation", "test") for s in self.eval_splits):
             raise ConfigError(f"RunConfig.eval_splits is {self.eval_splits}; choose among train, validation, test.")
         if not self.levels or any(level not in range(1, 6) for level in self.levels):

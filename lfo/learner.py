@@ -34,13 +34,20 @@ class CheckpointError(ValueError):
 
 
 class ReplayBuffer:
-    """All calls so far. Replies are facts about the world, not about the policy: they do not go stale."""
+    """All distinct calls so far. Replies are facts about the world, not about the policy: they do not go stale.
+
+    The rollouts of a group often make the very same call; told once is enough.
+    """
 
     def __init__(self, examples: Sequence[CallExample] = ()):
-        self.examples = list(examples)
+        self.examples: list[CallExample] = []
+        self._seen: set[CallExample] = set()
+        self.add(examples)
 
     def add(self, examples: Sequence[CallExample]) -> None:
-        self.examples += examples
+        new = [e for e in dict.fromkeys(examples) if e not in self._seen]
+        self._seen.update(new)
+        self.examples += new
 
     def draw(self, count: int, seed: int) -> list[CallExample]:
         """`count` examples without repetition (fewer where there are fewer), a pure function of the seed."""

@@ -119,6 +119,7 @@ class Trajectory:
     `logprobs` holds the sampler's log-probability (nats) of each action token and 0.0 elsewhere.
     turns: what happened, in text. calls: its world-model examples, `tokens.CallExample`.
     group: the rollouts of one task in one step share it.
+    probe: its call was made for the world model's sake (rollout/episodes.py); the policy does not train on it.
     reward: what the policy trains on; success: what every figure reports.
     """
 
@@ -134,6 +135,7 @@ class Trajectory:
     shaped_reward: float
     auth_before_call: bool
     calls: list
+    probe: bool = False
 
 
 # --- JSONL -----------------------------------------------------------------------------------

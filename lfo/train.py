@@ -79,6 +79,7 @@ class Run:
             kept, rows = self.sample_groups()
         calls = [call for row in rows for call in row.calls]
         self.buffer.add(calls)  # before dynamic sampling drops groups: failed ones teach most
+        rows = [row for row in rows if not row.probe]
         metrics = self._learn(kept, calls, factor)
         with self._timed("publish"):
             self.publish()
@@ -101,7 +102,7 @@ class Run:
         }
 
     def sample_groups(self) -> tuple[list[Trajectory], list[Trajectory]]:
-        """DAPO's dynamic sampling: (rollouts of informative groups, all rollouts).
+        """DAPO's dynamic sampling: (rollouts of informative groups, all rollouts and probes).
 
         Tasks are sampled until `tasks_per_step` groups are informative, at most `max_refills` more times.
         """
@@ -115,7 +116,8 @@ class Run:
                 break
             rows = self._play(self.stream.take(wanted), attempt)
             everything += rows
-            kept += [row for group in by_group(rows).values() if informative(group) for row in group]
+            policy_rows = [row for row in rows if not row.probe]
+            kept += [row for group in by_group(policy_rows).values() if informative(group) for row in group]
         return kept, everything
 
     def _play(self, tasks: list[Task], attempt: int) -> list[Trajectory]:
@@ -123,7 +125,9 @@ class Run:
         jobs = []
         for task in tasks:
             seed = derive_seed(c.seed, "episode", self.groups)
-            jobs += [Job(task, self.groups, seed)] * c.rollout.group_size
+            jobs += [
+                Job(task, self.groups, seed, probe=k < c.world_model.probes) for k in range(c.rollout.group_size)
+            ]
             self.groups += 1
         return play(
             self.engine, self.codec, self.world, jobs, c.env, c.rollout,

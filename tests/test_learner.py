@@ -360,6 +360,13 @@ def test_replay_draws_without_repetition_from_the_seed_alone(calls):
     assert len({tuple(c.prompt for c in buffer.draw(3, seed)) for seed in range(20)}) > 10
 
 
+def test_replay_keeps_every_distinct_call_once_in_order(calls):
+    other = dataclasses.replace(calls[0], reply=calls[0].reply[:-1])  # same call, another answer
+    buffer = ReplayBuffer([calls[0], calls[1], calls[0]])
+    buffer.add([calls[1], other, calls[2], other])
+    assert buffer.examples == [calls[0], calls[1], other, calls[2]]
+
+
 # --- sampler and checkpoints -----------------------------------------------------------------
 
 

@@ -410,6 +410,26 @@ def test_a_number_that_is_not_listed_is_not_imagined(scripted, codec, job):
     assert [p.adapter for p in engine.prompts] == ["policy"] * 4  # and it is asked for only once
 
 
+@pytest.mark.parametrize("imagine", [False, True])
+def test_a_probe_makes_the_intended_call_and_ends(scripted, codec, job, imagine):
+    probe = dataclasses.replace(job("bill"), probe=True)
+    (row, other), engine = scripted(imagining(SEARCH, FORM, CALL, ""), [probe, job("bill")], imagine=imagine)
+    assert [t.tool for t in row.turns] == ["search_company", "make_phone_call", ""] and row.probe and not row.success
+    assert row.turns[1].action == empty_handed_call(json.loads(CALL.partition("<|args|>")[2])["phone_number"])
+    (call,) = row.calls
+    assert call.status == "auth_failed" and "account number" in call.reply_text and "billing ZIP" in call.reply_text
+    assert Role.IMAGINED not in row.roles
+    assert not other.probe and len(other.turns) == 4 and (Role.IMAGINED in other.roles) == imagine
+    intentions = [p for p in engine.prompts if p.adapter == "policy" and p.session is None]
+    assert len(intentions) == 1  # asked once for the group
+
+
+def test_a_probe_without_an_intention_asks_nobody(scripted, job):
+    probe = dataclasses.replace(job("bill"), probe=True)
+    (row,), _ = scripted(imagining(SEARCH, FORM, number="800-555-9999"), [probe])
+    assert [t.tool for t in row.turns] == ["search_company", ""] and row.calls == []
+
+
 def test_a_group_shares_its_imagined_reply(codec, tiny, job):
     """Also the row that reads its directory a turn later than the others; another group has its own."""
     asked = []

@@ -372,9 +372,20 @@ def test_dropped_groups_teach_the_world_model_and_not_the_policy(dealt):
     run.publish()
     metrics = run.advance()
     assert (metrics["tasks"], metrics["groups_sampled"], metrics["groups_kept"]) == (3, 3, 1)
-    assert (metrics["train_success"], metrics["calls_seen"], metrics["tokens_per_rollout"]) == (0.5, 6, 4.0)
-    assert [c.task_id for c in run.buffer.examples] == ["g0", "g0", "g1", "g1", "g2", "g2"]
+    assert (metrics["train_success"], metrics["calls_seen"], metrics["tokens_per_rollout"]) == (0.5, 3, 4.0)
+    assert [c.task_id for c in run.buffer.examples] == ["g0", "g1", "g2"]
     assert "policy/loss" in metrics and "world_model/loss" in metrics and "replay/world_model/loss" in metrics
+
+
+def test_probes_teach_the_world_model_and_count_for_nothing_else(config, tmp_path, tiny):
+    """Of three rollouts one is a probe; its calls are kept, success and advantages are those of the other two."""
+    settings = {"rollout.group_size": 3, "rollout.tasks_per_step": 2, "world_model.probes": 1, "task_budget": 4}
+    run = Run(config(**settings), tmp_path, tiny)
+    run.publish()
+    kept, rows = run.sample_groups()
+    assert [row.probe for row in rows] == [True, False, False] * 2 and not any(row.probe for row in kept)
+    metrics = run.advance()
+    assert (metrics["tasks"], metrics["groups_sampled"]) == (4, 2)
 
 
 def test_a_step_without_an_informative_group_leaves_the_policy(dealt):

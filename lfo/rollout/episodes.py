@@ -1,8 +1,10 @@
 """The rollout loop: task -> prompt -> tokens -> action -> observation -> ... -> trajectory.
 
-Plays many episodes in lock-step against one engine. With `imagine`, each group is given, as soon
-as its directory is read and before the one form, what the world model says the intended
-department would answer to an empty-handed call (DESIGN section 4).
+Plays many episodes in lock-step against one engine. As soon as a group's directory is read, and
+before the one form, the policy is asked whom it means to call. With `imagine` the group is then
+given what the world model says that department would answer to an empty-handed call (DESIGN
+section 4). A `probe` rollout makes that very call for real and ends: the policy learns nothing from
+it, but its answer is the truth that the imagination is to be held against.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ class Job:
     group: int
     episode_seed: int
     held_out_phrasing: bool = False
+    probe: bool = False  # asks the intended department with empty hands and ends
 
 
 class _Row:
@@ -39,7 +42,7 @@ class _Row:
         self.tokens: list[int] = []
         self.roles: list[int] = []
         self.logprobs: list[float] = []
-        self.imagined = False
+        self.prepared = False  # whether the intention was asked for, and what follows from it is in place
         self.add(codec.prompt(episode.request), Role.PROMPT)
 
     def add(self, ids: Sequence[int], role: Role, logprobs: Sequence[float] | None = None) -> None:
@@ -56,6 +59,13 @@ class _Row:
         if len(self.tokens) >= budget:
             self.episode.cut()
 
+    def ask(self, number: str | None) -> None:
+        """The end of a probe: an empty-handed call, where a number is known."""
+        if number:
+            self.episode.step(empty_handed_call(number))
+        if self.episode.stop is None:
+            self.episode.step("")
+
     def finish(self, predict: str) -> Trajectory:
         episode = self.episode
         return Trajectory(
@@ -70,6 +80,7 @@ class _Row:
             reward=episode.reward,
             shaped_reward=episode.shaped_reward,
             auth_before_call=episode.auth_before_call,
+            probe=self.job.probe,
             calls=self.codec.call_examples(self.job.task.task_id, episode.request, episode.turns, predict),
         )
 
@@ -98,6 +109,7 @@ def play(
         for i, job in enumerate(jobs)
     ]
     live, turn = rows, 0
+    numbers: dict[int, str | None] = {}  # group -> whom it means to call
     imagined: dict[int, list[int]] = {}  # group -> what is set into all its rows
     while live:
         for row in live:
@@ -109,8 +121,18 @@ def play(
         for row, completion in zip(live, engine.generate(prompts, derive_seed(seed, turn)), strict=True):
             row.act(completion, rollout.max_tokens)
         live = [row for row in live if row.episode.stop is None]
+        ready = [r for r in live if (imagine or r.job.probe) and not r.prepared and directory_of(r.episode.turns)]
+        first = {r.job.group: r for r in reversed(ready) if r.job.group not in numbers}
+        numbers |= _intentions(engine, codec, first, policy)
         if imagine:
-            _imagine(engine, codec, live, policy, world_model, imagined)
+            imagined |= _imaginations(engine, codec, first, numbers, world_model)
+        for row in ready:
+            row.prepared = True
+            if row.job.probe:
+                row.ask(numbers[row.job.group])
+            else:
+                row.add(imagined[row.job.group], Role.IMAGINED)
+        live = [row for row in live if row.episode.stop is None]
         turn += 1
     engine.end_sessions()
     return [row.finish(predict) for row in rows]
@@ -121,32 +143,29 @@ def row_role(row: _Row) -> Role:
     return Role.OBSERVATION if row.episode.turns else Role.PROMPT
 
 
-def _imagine(
-    engine: Engine, codec: Codec, live: list[_Row], policy: str, world_model: str, imagined: dict[int, list[int]]
-) -> None:
-    """Set the imagined reply into every row that has read its directory and has none yet: one per group.
-
-    First the policy is asked, greedily, whom it would call (the beginning of a call is forced);
-    then the world model answers that call made with empty hands.
-    """
-    ready = [r for r in live if not r.imagined and directory_of(r.episode.turns)]
-    if not ready:
-        return
-    first = {r.job.group: r for r in reversed(ready) if r.job.group not in imagined}
-    speakers = list(first.values())
+def _intentions(engine: Engine, codec: Codec, speakers: dict[int, _Row], policy: str) -> dict[int, str | None]:
+    """Whom each group's speaker would call, greedily (the beginning of a call is forced); None if nobody listed."""
     asked = [
         Prompt([*r.tokens, *codec.opener, *codec.call_prefix()], policy, codec.number_tokens, codec.end_id, 0.0)
-        for r in speakers
+        for r in speakers.values()
     ]
-    numbers = [
-        intended_number(codec.decode(c.tokens), directory_of(r.episode.turns))
-        for r, c in zip(speakers, engine.generate(asked, 0), strict=True)
+    said = engine.generate(asked, 0) if asked else []
+    return {
+        group: intended_number(codec.decode(completion.tokens), directory_of(row.episode.turns))
+        for (group, row), completion in zip(speakers.items(), said, strict=True)
+    }
+
+
+def _imaginations(
+    engine: Engine, codec: Codec, speakers: dict[int, _Row], numbers: dict[int, str | None], world_model: str
+) -> dict[int, list[int]]:
+    """What the world model answers each group's intended call made with empty hands; [] without an intention."""
+    known = {group: row for group, row in speakers.items() if numbers[group]}
+    questions = [
+        codec.world_prompt(row.episode.request, row.episode.turns, empty_handed_call(numbers[group]))
+        for group, row in known.items()
     ]
-    known = [(r, n) for r, n in zip(speakers, numbers, strict=True) if n]
-    questions = [codec.world_prompt(r.episode.request, r.episode.turns, empty_handed_call(n)) for r, n in known]
-    replies = engine.generate([Prompt(q, world_model, IMAGINED_TOKENS, codec.csr_end_id, 0.0) for q in questions], 0)
-    imagined |= {r.job.group: [] for r in speakers}
-    imagined |= {r.job.group: codec.imagined(c.tokens) for (r, _), c in zip(known, replies, strict=True)}
-    for row in ready:
-        row.imagined = True
-        row.add(imagined[row.job.group], Role.IMAGINED)
+    prompts = [Prompt(q, world_model, IMAGINED_TOKENS, codec.csr_end_id, 0.0) for q in questions]
+    replies = engine.generate(prompts, 0) if prompts else []
+    imagined = {group: codec.imagined(reply.tokens) for group, reply in zip(known, replies, strict=True)}
+    return {group: imagined.get(group, []) for group in speakers}
