@@ -47,7 +47,7 @@ def play_tasks(
 ) -> list[Trajectory]:
     """Greedy episodes of every task. Each (task, episode) has the same user and CSR for every policy."""
     jobs = [
-        Job(task, i * episodes + k, derive_seed("evaluation", task.task_id, k), held_out_phrasing)
+        Job(task, i * episodes + k, derive_seed("evaluation", task.task_id, k), held_out_phrasing=held_out_phrasing)
         for i, task in enumerate(tasks)
         for k in range(episodes)
     ]
