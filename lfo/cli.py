@@ -1,4 +1,4 @@
-"""The command line: ``lfo generate | train | sweep | evaluate | report | merge | tidy | play``.
+"""The command line: ``lfo generate | train | evaluate | diagnose | inspect | trajectories | report | play | ...``.
 
 Thin: every command parses, calls one library function and prints where the result is. Errors that
 a user can mend end in one sentence, not in a traceback.
@@ -7,6 +7,7 @@ a user can mend end in one sentence, not in a traceback.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import random
 import sys
@@ -50,6 +51,23 @@ def build_parser() -> argparse.ArgumentParser:
     evaluate.add_argument("--held-out-phrasing", action="store_true", help="CSR phrasings never heard in training")
     evaluate.set_defaults(act=_evaluate)
 
+    diagnose = commands.add_parser("diagnose", help="gradient and loss ratios, trend and advice on lambda")
+    diagnose.add_argument("run", type=Path, help="run folder")
+    diagnose.set_defaults(act=_diagnose)
+
+    inspect = commands.add_parser("inspect", help="a run's newest world model: predicted beside real replies")
+    inspect.add_argument("run", type=Path, help="run folder")
+    inspect.add_argument("--split", choices=("train", "validation", "test"), default="validation")
+    inspect.add_argument("--calls", type=_positive, default=20, help="real calls, of one episode per task")
+    inspect.add_argument("--out", type=Path, help="write the calls to this CSV file too")
+    inspect.set_defaults(act=_inspect)
+
+    trajectories = commands.add_parser("trajectories", help="groups of rollouts of a run's newest policy, as HTML")
+    trajectories.add_argument("run", type=Path, help="run folder")
+    trajectories.add_argument("--tasks", type=_positive, default=4, help="groups; the first tasks of the run")
+    trajectories.add_argument("--out", type=Path, help="default: trajectories.html in the run folder")
+    trajectories.set_defaults(act=_trajectories)
+
     report = commands.add_parser("report", help="figures and tables from run folders alone")
     report.add_argument("runs", nargs="+", metavar="LABEL=FOLDER[,FOLDER...]")
     report.add_argument("--out", type=Path, default=Path("results/report"))
@@ -74,6 +92,12 @@ def build_parser() -> argparse.ArgumentParser:
     play.add_argument("--seed", type=int, default=0)
     play.set_defaults(act=_play)
     return parser
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number from 1 on")
+    return int(text)
 
 
 def parse_settings(pairs: list[str]) -> dict:
@@ -130,20 +154,78 @@ def _sweep(args) -> None:
     print(f"{table.to_string(index=False)}\nwrote {path}")
 
 
-def _evaluate(args) -> None:
+def _opened(run: Path):
+    """Engine and codec with a run's newest adapters, its config and its world."""
     from lfo.config import RunConfig, build
-    from lfo.evaluate import play_tasks, success_rows
     from lfo.train import load_for_playing
     from lfo.world import generate_world
 
-    engine, codec = load_for_playing(args.run)
-    config = build(RunConfig, json.loads((args.run / "config.json").read_text()))
-    world = generate_world(config.world_seed)
+    engine, codec = load_for_playing(run)
+    config = build(RunConfig, json.loads((run / "config.json").read_text()))
+    return engine, codec, config, generate_world(config.world_seed)
+
+
+def _evaluate(args) -> None:
+    from lfo.evaluate import play_tasks, success_rows
+
+    engine, codec, config, world = _opened(args.run)
     tasks = world.split(args.split, config.levels)
     rows = play_tasks(engine, codec, world, tasks, config, 0, args.episodes, args.held_out_phrasing)
     for row in success_rows(rows, tasks):
         level = f"level {row['level']}" if row["level"] else "all"
         print(f"{level:8} {row['success']:6.1%}  [{row['low']:.1%}, {row['high']:.1%}]  n={row['n']}")
+
+
+def _diagnose(args) -> None:
+    from lfo.diagnostics import diagnose
+
+    *numbers, (_, advice) = dataclasses.asdict(diagnose(args.run)).items()
+    for name, value in numbers:
+        print(f"{name.replace('_', ' '):20} {'-' if value != value else f'{value:.4g}'}")
+    print(advice)
+
+
+def _inspect(args) -> None:
+    import pandas as pd
+
+    from lfo.evaluate import WORLD_MODEL, inspect_replies, play_tasks
+    from lfo.learner import POLICY
+    from lfo.train import published_adapters
+
+    adapters = published_adapters(args.run)
+    engine, codec, config, world = _opened(args.run)
+    if config.world_model.predict == "nothing":
+        raise ConfigError(f"{args.run} has no world model (world_model.predict is 'nothing'); inspect another run.")
+    tasks = world.split(args.split, config.levels)[: args.calls]
+    rows = play_tasks(engine, codec, world, tasks, config, 0, episodes=1)
+    calls = [call for row in rows for call in row.calls][: args.calls]
+    if not calls:
+        raise ConfigError(f"the policy of {args.run} made no call in {len(tasks)} episodes; train it further.")
+    adapter = WORLD_MODEL if WORLD_MODEL in adapters else POLICY  # coupling `shared` has one adapter
+    table = pd.DataFrame(inspect_replies(engine, codec, calls, adapter)).sort_values("category", kind="stable")
+    print(table.to_markdown(index=False, tablefmt="simple", maxcolwidths=[None, None, 16, 44, 44, None, None]))
+    by_category = table.groupby("category")[["fields_right", "right"]].agg(["sum", "size"])
+    for category, one in by_category.iterrows():
+        (fields, n), (right, _) = one["fields_right"], one["right"]
+        print(f"{category}: exact fields {fields}/{n}, status and departments too {right}/{n}")
+    if args.out:
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+        table.to_csv(args.out, index=False)
+        print(f"wrote {args.out}")
+
+
+def _trajectories(args) -> None:
+    from lfo.evaluate import play_groups
+    from lfo.render import save_rollouts
+    from lfo.sampling import TaskStream
+    from lfo.train import advantages_of
+
+    engine, codec, config, world = _opened(args.run)
+    tasks = TaskStream(world.split("train", config.levels), config.seed).take(args.tasks)
+    rows = play_groups(engine, codec, world, tasks, config, config.seed)
+    out = args.out or args.run / "trajectories.html"
+    title = f"{args.run.name}: {len(tasks)} groups of {config.rollout.group_size} rollouts"
+    print(f"wrote {save_rollouts(codec, rows, advantages_of(rows, config), out, title)}")
 
 
 def _report(args) -> None:

@@ -17,30 +17,22 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from scipy.stats import binomtest
 from sklearn.feature_extraction import DictVectorizer
 from sklearn.tree import DecisionTreeClassifier
 
-from lfo.config import EnvConfig, RunConfig, derive_seed
+from lfo.config import EnvConfig, RolloutConfig, RunConfig, derive_seed
 from lfo.env import REFERENCE_POLICIES, Episode, run_scripted
 from lfo.records import Task, Trajectory, Turn
 from lfo.rollout import Completion, Engine, Job, Prompt, play
 from lfo.sampling import empty_handed_call
 from lfo.simulator import SITUATION_STATUS, CsrSimulator, requested_fields, say
+from lfo.statistics import wilson
 from lfo.tokens import CallExample, Codec
-from lfo.tools import format_call, parse_action, search_company
+from lfo.tools import ToolCall, format_call, parse_action, search_company
 from lfo.world import DEPARTMENT_OF_GOAL, DEPARTMENTS, FIELDS, World
 
 REPLY_TOKENS = 64  # at most, in one predicted reply
 WORLD_MODEL = "world_model"  # the adapter that `play` asks to imagine
-
-
-def wilson(successes: int, trials: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Wilson score interval of a proportion; (0, 1) without trials."""
-    if trials == 0:
-        return 0.0, 1.0
-    interval = binomtest(successes, trials).proportion_ci(confidence, method="wilson")
-    return float(interval.low), float(interval.high)
 
 
 def play_tasks(
@@ -55,12 +47,27 @@ def play_tasks(
 ) -> list[Trajectory]:
     """Greedy episodes of every task. Each (task, episode) has the same user and CSR for every policy."""
     jobs = [
-        Job(task, i * episodes + k, derive_seed("evaluation", task.task_id, k), held_out_phrasing)
+        Job(task, i * episodes + k, derive_seed("evaluation", task.task_id, k), held_out_phrasing=held_out_phrasing)
         for i, task in enumerate(tasks)
         for k in range(episodes)
     ]
-    greedy = dataclasses.replace(config.rollout, temperature=0.0)
-    return play(engine, codec, world, jobs, config.env, greedy, seed,
+    return _play_as_trained(
+        engine, codec, world, jobs, dataclasses.replace(config.rollout, temperature=0.0), config, seed
+    )
+
+
+def play_groups(
+    engine: Engine, codec: Codec, world: World, tasks: Sequence[Task], config: RunConfig, seed: int
+) -> list[Trajectory]:
+    """A group of rollouts of every task, sampled at the training temperature as in a step of the loop."""
+    jobs = [Job(task, i, derive_seed(seed, "group", i)) for i, task in enumerate(tasks)]
+    jobs = [job for job in jobs for _ in range(config.rollout.group_size)]
+    return _play_as_trained(engine, codec, world, jobs, config.rollout, config, seed)
+
+
+def _play_as_trained(engine, codec, world, jobs, rollout: RolloutConfig, config: RunConfig, seed) -> list[Trajectory]:
+    """`play` under the rules and with the coupling of a run, sampled as `rollout` says."""
+    return play(engine, codec, world, jobs, config.env, rollout, seed,
                 predict=config.world_model.predict, imagine=config.world_model.coupling == "imagine")  # fmt: skip
 
 
@@ -109,6 +116,20 @@ def read_reply(text: str) -> tuple[str, frozenset[str], frozenset[str]]:
     return status, requested_fields(message), frozenset(_DEPARTMENT.findall(rest))
 
 
+def meaning(text: str) -> tuple[str, frozenset[str], frozenset[str]]:
+    """`read_reply`, also for the answers of the other tools: which fields the form gives, which departments are listed.
+
+    Their values are left out: no world model can know them.
+    """
+    try:
+        data = json.loads(text)
+    except ValueError:
+        data = None
+    if not isinstance(data, dict) or "status" in data:
+        return read_reply(text)
+    return "answer", frozenset(data), frozenset(_DEPARTMENT.findall(text))
+
+
 _DEPARTMENT = re.compile("|".join(sorted(map(re.escape, DEPARTMENTS), key=len, reverse=True)))  # longest first
 
 
@@ -121,12 +142,34 @@ def predict_replies(engine: Engine, codec: Codec, prompts: Sequence[Sequence[int
     return texts
 
 
+def spoken(text: str) -> str:
+    """A phone reply as "status: message"; anything else as it is."""
+    return text if read_reply(text)[0] == "unreadable" else "{status}: {message}".format(**json.loads(text))
+
+
+def inspect_replies(engine: Engine, codec: Codec, calls: Sequence[CallExample], adapter: str) -> list[dict]:
+    """Prediction beside reality, one row per call.
+
+    category: the true status. gave: fields that were handed over. fields_right: the prediction names exactly
+    the fields that the reply names. right: so do status and departments; wording does not count.
+    """
+    texts = predict_replies(engine, codec, [c.prompt for c in calls], adapter)
+    rows = []
+    for call, text in zip(calls, texts, strict=True):
+        said, predicted = meaning(call.reply_text), meaning(text)
+        action = parse_action(codec.decode(call.prompt).rpartition("<|action|>")[2].partition("<|/action|>")[0])
+        gave = action.arguments.get("auth_info", {}) if isinstance(action, ToolCall) else {}
+        rows.append({"task_id": call.task_id, "category": call.status, "gave": ", ".join(gave),
+                     "said": spoken(call.reply_text), "predicted": spoken(text),
+                     "fields_right": predicted[1] == said[1], "right": predicted == said})  # fmt: skip
+    return rows
+
+
 def reply_rows(engine: Engine, codec: Codec, calls: Sequence[CallExample], adapter: str) -> list[dict]:
     """Semantic accuracy on real replies, by true category: status, named fields and departments are all right."""
-    texts = predict_replies(engine, codec, [c.prompt for c in calls], adapter)
     hits: dict[str, list[bool]] = defaultdict(list)
-    for call, text in zip(calls, texts, strict=True):
-        hits[call.status].append(read_reply(text) == read_reply(call.reply_text))
+    for row in inspect_replies(engine, codec, calls, adapter):
+        hits[row["category"]].append(row["right"])
     return [{"category": category, "accuracy": sum(h) / len(h), "n": len(h)} for category, h in sorted(hits.items())]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -17,6 +18,16 @@ import numpy as np
 import pandas as pd
 import seaborn as sns
 from PIL import Image
+
+from lfo.statistics import (
+    Arrival,
+    Estimate,
+    kaplan_meier_median,
+    median,
+    median_tasks,
+    tasks_to_threshold,
+    wilson,
+)
 
 THRESHOLDS = (0.5, 0.7, 0.9)
 SPLIT_NAMES = {"validation": "known companies (validation)", "test": "new companies (test)"}
@@ -79,13 +90,9 @@ def _seed(folder: str | Path) -> int:
 # --- tables ----------------------------------------------------------------------------------
 
 
-def tasks_to_threshold(success: pd.DataFrame, threshold: float) -> float:
-    """Sampled tasks at the first evaluation with success >= threshold; inf where it was never reached.
-
-    `success`: rows of one run, one split and one level.
-    """
-    reached = success.loc[success["success"] >= threshold, "tasks"]
-    return float(reached.min()) if len(reached) else float("inf")
+def arrivals(success: pd.DataFrame, threshold: float) -> list[Arrival]:
+    """Tasks to `threshold` of every seed. `success`: rows of one arm, one split and one level."""
+    return [tasks_to_threshold(one["tasks"], one["success"], threshold) for _, one in success.groupby("seed")]
 
 
 def threshold_table(runs: Runs) -> pd.DataFrame:
@@ -95,17 +102,48 @@ def threshold_table(runs: Runs) -> pd.DataFrame:
     for (arm, split), part in data.groupby(["arm", "split"], sort=False):
         row = {"arm": arm, "split": split, "seeds": part["seed"].nunique()}
         for threshold in THRESHOLDS:
-            per_seed = [tasks_to_threshold(one, threshold) for _, one in part.groupby("seed")]
-            median = float(np.median(per_seed))
-            row[f"tasks to {threshold:.0%}"] = f"{median:.0f}" if np.isfinite(median) else f"> {part['tasks'].max()}"
+            middle = kaplan_meier_median(arrivals(part, threshold))
+            row[f"tasks to {threshold:.0%}"] = f"{middle:.0f}" if np.isfinite(middle) else f"> {part['tasks'].max()}"
         rows.append(row)
     return pd.DataFrame(rows)
 
 
+def summary_table(runs: Runs) -> pd.DataFrame:
+    """Every headline number by arm, metric and split: median over the seeds with its bootstrap 95% interval.
+
+    tasks_to_50 / 70 / 90: Kaplan-Meier medians, ">N" beyond the N tasks that the arm's runs were given.
+    success_at_N, rule_accuracy_at_N: at the newest evaluation within N sampled tasks, for every N that is the
+    budget (of the shortest run) of some arm, so that arms can be read at equal budgets. low and high are
+    empty for a single seed. source: the files it was computed from, with ";" between.
+    """
+    data = {"success": frame(runs, "success", needed=True).query("level == 0"), "rule_accuracy": frame(runs, "rules")}
+    data = {name: measured for name, measured in data.items() if len(measured)}
+    budgets = data["success"].groupby(["arm", "seed"])["tasks"].max().groupby("arm").min()
+    rows = []
+    for (arm, split), part in data["success"].groupby(["arm", "split"], sort=False):
+        files = ";".join(os.path.relpath(Path(f) / "metrics.jsonl") for f in runs[arm])
+        where = {"split": split, "source": files}
+        for threshold in THRESHOLDS:
+            estimate, given = median_tasks(arrivals(part, threshold)), part["tasks"].max()
+            rows.append({"arm": arm, "metric": f"tasks_to_{threshold * 100:.0f}", **where, **_texts(estimate, given)})
+        for budget in sorted({b for b in budgets if b <= budgets[arm]}):
+            for name, measured in data.items():
+                one = measured[(measured["arm"] == arm) & (measured["split"] == split) & (measured["tasks"] <= budget)]
+                if len(one):
+                    estimate = median(one.groupby("seed")[name].last())
+                    rows.append({"arm": arm, "metric": f"{name}_at_{budget}", **where, **_texts(estimate)})
+    return pd.DataFrame(rows, columns=["arm", "metric", "split", "median", "low", "high", "seeds", "source"])
+
+
+def _texts(estimate: Estimate, given: float = np.inf) -> dict:
+    """The numbers of an estimate as texts: what is infinite lies beyond the tasks `given`, what is nan is left out."""
+    numbers = {"median": estimate.value, "low": estimate.low, "high": estimate.high}
+    texts = {k: f">{given:g}" if np.isinf(v) else f"{round(v, 4):.10g}" for k, v in numbers.items() if not np.isnan(v)}
+    return texts | {"seeds": estimate.n}
+
+
 def final_table(runs: Runs) -> pd.DataFrame:
     """Success at the last evaluation, by arm, split and level (0: all); episodes pooled over seeds, Wilson 95%."""
-    from lfo.evaluate import wilson
-
     data = frame(runs, "success", needed=True)
     last = data[data["tasks"] == data.groupby(["arm", "seed"])["tasks"].transform("max")]
     rows = []
@@ -135,7 +173,7 @@ def sweep_table(folders: Sequence[str | Path], split: str = "validation") -> pd.
     for run, one in data.groupby("arm", sort=False):
         scores = one["success"]
         rows.append({"run": run, "split": split, "mean success": scores.mean(), "best": scores.max(),
-                     "last": scores.iloc[-1], "tasks to 70%": tasks_to_threshold(one, 0.7)})  # fmt: skip
+                     "last": scores.iloc[-1], "tasks to 70%": arrivals(one, 0.7)[0].value})  # fmt: skip
     return pd.DataFrame(rows).sort_values("mean success", ascending=False)
 
 
@@ -399,7 +437,8 @@ def report(runs: Runs, out: str | Path) -> list[Path]:
     }
     if len(frame(runs, "rules")):
         drawn["world_model"] = world_model_curves
-    tables = {"final_success": final_table, "tasks_to_threshold": threshold_table, "phase_seconds": phase_seconds}
+    tables = {"final_success": final_table, "tasks_to_threshold": threshold_table, "summary": summary_table,
+              "phase_seconds": phase_seconds}  # fmt: skip
     if len(frame(runs, "reply")):
         tables["reply_accuracy"] = reply_table
     paths = [save_figure(draw(runs), out / name, runs) for name, draw in drawn.items()]

@@ -23,7 +23,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -139,7 +139,7 @@ class Run:
         """Joint updates over the informative groups, then replay updates of the world model."""
         c, metrics = self.config, {}
         groups = list(by_group(kept).values())
-        advantages = dict(zip(map(id, kept), self.advantages(kept), strict=True))
+        advantages = dict(zip(map(id, kept), advantages_of(kept, c), strict=True))
         updates = [
             groups[i : i + c.policy.groups_per_update] for i in range(0, len(groups), c.policy.groups_per_update)
         ]
@@ -160,15 +160,6 @@ class Run:
                     metrics, {f"replay/{k}": v for k, v in self.learner.replay_update(batch, factor, seed).items()}
                 )
         return {k: sum(v) / len(v) for k, v in metrics.items()}
-
-    def advantages(self, rows: list[Trajectory]) -> list[float]:
-        """Group-relative advantages of reward plus soft overlong penalty."""
-        if not rows:
-            return []
-        lengths = torch.tensor([float(len(r.tokens)) for r in rows])
-        penalty = overlong_penalty(lengths, self.config.rollout.max_tokens, self.config.policy.overlong_buffer)
-        rewards = torch.tensor([r.reward for r in rows]) + penalty
-        return group_advantages(rewards, torch.tensor([r.group for r in rows])).tolist()
 
     def publish(self) -> None:
         """Write the adapters under a new version, load them into the engine, remove the version before last."""
@@ -370,6 +361,16 @@ def lr_factor(tasks_seen: int, budget: int, warmup: int) -> float:
         return (tasks_seen + 1) / warmup
     done = min(1.0, (tasks_seen - warmup) / max(1, budget - warmup))
     return 0.55 + 0.45 * math.cos(math.pi * done)
+
+
+def advantages_of(rows: Sequence[Trajectory], config: RunConfig) -> list[float]:
+    """Group-relative advantages of reward plus soft overlong penalty."""
+    if not rows:
+        return []
+    lengths = torch.tensor([float(len(r.tokens)) for r in rows])
+    penalty = overlong_penalty(lengths, config.rollout.max_tokens, config.policy.overlong_buffer)
+    rewards = torch.tensor([r.reward for r in rows]) + penalty
+    return group_advantages(rewards, torch.tensor([r.group for r in rows])).tolist()
 
 
 def provenance(config: RunConfig | None = None) -> dict:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 from transformers import AutoModelForCausalLM
@@ -15,6 +18,7 @@ from lfo.cli import main, parse_settings, usable_device
 from lfo.config import ConfigError, as_dict
 from lfo.env import REFERENCE_POLICIES
 from lfo.learner import POLICY, WORLD_MODEL
+from lfo.tokens import CallExample
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +58,45 @@ def test_evaluate_prints_success_by_level(run_folder, capsys):
     assert len(lines) == 2
     for line, level in zip(lines, ("all     ", "level 1 "), strict=True):
         assert re.fullmatch(rf"{level} +\d+\.\d%  \[\d+\.\d%, \d+\.\d%\]  n=20", line)
+
+
+def test_diagnose_prints_numbers_and_advice(run_folder, capsys):
+    assert main(["diagnose", str(run_folder)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["tasks", "2"] and lines[-1].startswith("The world model names the fields of ")
+    assert all(re.fullmatch(r"[a-z ]+ (-|[-+.\de]+)", line) for line in lines[:-1])
+
+
+def test_inspect_shows_predictions_beside_replies(run_folder, tmp_path, capsys, monkeypatch):
+    """The toy policy calls nobody, so the calls are made for it."""
+
+    def played(engine, codec, world, tasks, config, seed, episodes):
+        message = {"status": "auth_failed", "message": "Billing. I need your email address."}
+        call = CallExample(tuple(codec.encode("call")), (1,), "auth_failed", json.dumps(message), tasks[0].task_id)
+        assert (len(tasks), episodes) == (3, 1) and tasks[0].split == "test"
+        return [SimpleNamespace(calls=[call] * 2)] * 2
+
+    monkeypatch.setattr("lfo.evaluate.play_tasks", played)
+    out = tmp_path / "new" / "calls.csv"
+    assert main(["inspect", str(run_folder), "--split", "test", "--calls", "3", "--out", str(out)]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0].split() == ["task_id", "category", "gave", "said", "predicted", "fields_right", "right"]
+    assert shown[-2:] == ["auth_failed: exact fields 0/3, status and departments too 0/3", f"wrote {out}"]
+    with out.open() as f:
+        rows = list(csv.DictReader(f))
+    assert [row["said"] for row in rows] == ["auth_failed: Billing. I need your email address."] * 3
+    assert {row["right"] for row in rows} == {"False"}
+
+
+@pytest.mark.parametrize("out", [None, "elsewhere/page.html"])
+def test_trajectories_are_written_as_a_page(run_folder, tmp_path, capsys, out):
+    arguments = ["--out", str(tmp_path / out)] if out else []
+    assert main(["trajectories", str(run_folder), "--tasks", "3", *arguments]) == 0
+    path = tmp_path / out if out else run_folder / "trajectories.html"
+    assert capsys.readouterr().out == f"wrote {path}\n"
+    page = path.read_text()
+    assert "<title>tiny: 3 groups of 2 rollouts</title>" in page
+    assert page.count("<h3>train-") == 3 and page.count("<summary>") == 6
 
 
 def test_report_writes_figures_and_tables(run_folder, tmp_path, capsys):
@@ -169,6 +212,40 @@ def test_another_config_in_the_same_folder_is_refused(config_path, run_folder, c
 def test_a_missing_run_says_how_to_make_one(tmp_path, capsys, command):
     said = complaint(capsys, *command, "--run", tmp_path / "nowhere")
     assert said == f"{tmp_path}/nowhere holds no adapters; train there first: `lfo train --run {tmp_path}/nowhere`."
+
+
+@pytest.mark.parametrize("command", ["inspect", "trajectories"])
+def test_a_run_without_adapters_says_how_to_train(tmp_path, capsys, command):
+    said = complaint(capsys, command, tmp_path / "nowhere")
+    assert said == f"{tmp_path}/nowhere holds no adapters; train there first: `lfo train --run {tmp_path}/nowhere`."
+
+
+def test_a_run_that_was_never_started_cannot_be_diagnosed(tmp_path, capsys):
+    said = complaint(capsys, "diagnose", tmp_path / "nowhere")
+    assert said.startswith(f"{tmp_path}/nowhere/metrics.jsonl is missing; train first")
+
+
+def test_what_cannot_be_inspected_is_named(run_folder, tmp_path, capsys):
+    said = complaint(capsys, "inspect", run_folder, "--calls", "2")
+    assert said == f"the policy of {run_folder} made no call in 2 episodes; train it further."
+    baseline = tmp_path / "baseline"
+    shutil.copytree(run_folder, baseline)
+    config = json.loads((baseline / "config.json").read_text())
+    config["world_model"]["predict"] = "nothing"
+    (baseline / "config.json").write_text(json.dumps(config))
+    said = complaint(capsys, "inspect", baseline)
+    assert said == f"{baseline} has no world model (world_model.predict is 'nothing'); inspect another run."
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["inspect", "x", "--split", "tset"], ["inspect", "x", "--calls", "0"], ["trajectories", "x", "--tasks", "-1"]],
+)
+def test_options_that_make_no_sense_are_refused(arguments, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    assert stopped.value.code == 2
+    assert f"'{arguments[-1]}'" in capsys.readouterr().err
 
 
 def test_an_unknown_adapter_lists_the_known_ones(run_folder, tmp_path, capsys):

@@ -10,26 +10,29 @@ from fractions import Fraction
 
 import pytest
 
-from lfo.config import RunConfig, WorldModelConfig
+from lfo.config import RolloutConfig, RunConfig, WorldModelConfig
 from lfo.evaluate import (
     TruthfulEngine,
     behaviour,
     conditional_information,
     copying,
     form_information,
+    inspect_replies,
+    meaning,
     parsing,
+    play_groups,
     play_tasks,
     predict_replies,
     read_reply,
     reply_rows,
     rule_accuracy,
     success_rows,
-    wilson,
 )
 from lfo.records import Turn
 from lfo.rollout import Completion, Prompt
 from lfo.sampling import empty_handed_call
 from lfo.simulator import PHRASINGS, SITUATION_STATUS, UNKNOWN_NUMBER, oxford
+from lfo.statistics import wilson
 from lfo.tokens import CallExample
 from lfo.tools import format_call
 from lfo.world import DEPARTMENTS, FIELDS, INDUSTRIES
@@ -58,24 +61,6 @@ class Stub:
 
 
 # --- success ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("hits", "n"), [(0, 10), (5, 10), (10, 10), (81, 263)])
-def test_wilson_by_its_formula(hits, n):
-    z, p = 1.959964, hits / n
-    middle = (p + z * z / (2 * n)) / (1 + z * z / n)
-    half = z / (1 + z * z / n) * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-    assert wilson(hits, n) == pytest.approx((middle - half, middle + half), abs=1e-6)
-
-
-def test_wilson_against_published_values():
-    """Newcombe 1998, Statistics in Medicine 17:857, table I, method 3."""
-    assert wilson(81, 263) == pytest.approx((0.2553, 0.3662), abs=5e-5)
-    assert wilson(15, 148) == pytest.approx((0.0624, 0.1605), abs=5e-5)
-    assert wilson(0, 20) == pytest.approx((0.0, 0.1611), abs=5e-5)
-    assert wilson(1, 29) == pytest.approx((0.0061, 0.1718), abs=5e-5)
-    assert wilson(0, 0) == (0.0, 1.0)
-    assert wilson(5, 10, 0.8)[0] > wilson(5, 10)[0]
 
 
 def test_success_by_level(make_trajectory, tiny):
@@ -120,6 +105,17 @@ def test_evaluation_is_greedy_and_imagines_where_training_does(codec, tiny, coup
     assert sum(text.endswith('"phone_number": "') for text in asked) == (6 if coupling == "imagine" else 0)
 
 
+def test_groups_are_sampled_as_in_training(codec, tiny):
+    """A group of one task shares its people, and its two imaginations are one."""
+    config = RunConfig(rollout=RolloutConfig(group_size=3, temperature=0.7))
+    engine = Stub(codec, lambda text: "" if "<|obs|>" in text else SEARCH)
+    rows = play_groups(engine, codec, tiny, tiny.tasks[:2], config, seed=0)
+    assert [(r.task_id, r.group) for r in rows] == [("bill", 0)] * 3 + [("fraud", 1)] * 3
+    assert {p.temperature for p in engine.prompts if p.adapter == "policy" and p.session is not None} == {0.7}
+    asked = [codec.decode(p.tokens) for p in engine.prompts]
+    assert sum(text.endswith('"phone_number": "') for text in asked) == 2
+
+
 def test_every_policy_meets_the_same_people(codec, tiny):
     """A task's CSR says the same words whatever else is evaluated; its second episode is another one."""
 
@@ -162,6 +158,18 @@ def test_what_is_no_reply_is_unreadable(text):
     assert read_reply(text) == ("unreadable", frozenset(), frozenset())
 
 
+def test_answers_of_other_tools_mean_what_they_list():
+    """Which fields, not their values: an answer that nobody could foresee word by word can still be right."""
+    form = json.dumps({"account_number": "123456", "unavailable": ["email"]})
+    assert meaning(form) == meaning(json.dumps({"account_number": "9", "unavailable": []}))
+    assert meaning(form) != meaning(json.dumps({"email": "9", "unavailable": ["account_number"]}))
+    assert meaning(form) != meaning(json.dumps({"declined": "That is too much."}))
+    listed = [json.dumps({"departments": [{"name": n, "phone": "1"}]}) for n in ("Sales", "Billing")]
+    assert meaning(listed[0]) != meaning(listed[1]) == meaning(listed[1].replace("1", "2"))
+    for text in ("", "{", "[]", '{"status": "success"}', '{"status": "success", "message": "Sales. Done."}'):
+        assert meaning(text) == read_reply(text)
+
+
 def test_a_number_out_of_service_names_nobody():
     reply = json.dumps({"status": "wrong_department", "message": UNKNOWN_NUMBER})
     assert read_reply(reply) == ("wrong_department", frozenset(), frozenset())
@@ -191,6 +199,34 @@ def test_reply_accuracy_by_category(codec):
         {"category": "success", "accuracy": 0.5, "n": 2},
     ]
     assert {(p.adapter, p.temperature, p.stop) for p in engine.prompts} == {("world_model", 0.0, codec.csr_end_id)}
+
+
+def test_a_wrong_answer_of_the_form_is_no_hit(codec):
+    """Neither can be read as a phone reply, which must not make them alike."""
+    answers = [json.dumps({field: "1", "unavailable": []}) for field in ("email", "name")]
+    ids = tuple(codec.encode("form"))
+    calls = [CallExample(ids, tuple(codec.world_reply(a)), "ok", a, "t") for a in answers]
+    engine = Stub(codec, lambda text: answers[0])
+    assert reply_rows(engine, codec, calls, "world_model") == [{"category": "ok", "accuracy": 0.5, "n": 2}]
+
+
+def test_predictions_stand_beside_reality(codec):
+    call = format_call("make_phone_call", {"phone_number": "800-555-0003", "auth_info": {"name": "A", "email": "b"}})
+    prompt = tuple(codec.world_prompt("Please.", [], call))
+    calls = [
+        dataclasses.replace(example(codec, "routing_violation", m), prompt=prompt, task_id=i)
+        for i, m in (("a", "Loans. Call Billing first."), ("b", "Loans. Call Claims first."))
+    ]
+    predicted = json.dumps({"status": "routing_violation", "message": "Loans, hi! Try Billing first."})
+    rows = inspect_replies(Stub(codec, lambda text: predicted), codec, calls, "world_model")
+    assert rows[0] == {
+        "task_id": "a", "category": "routing_violation", "gave": "name, email",
+        "said": "routing_violation: Loans. Call Billing first.",
+        "predicted": "routing_violation: Loans, hi! Try Billing first.", "fields_right": True, "right": True,
+    }  # fmt: skip
+    assert (rows[1]["fields_right"], rows[1]["right"]) == (True, False)  # no field is named, but another department
+    rows = inspect_replies(Stub(codec, lambda text: "gibberish {"), codec, calls, "world_model")
+    assert (rows[0]["predicted"], rows[0]["right"]) == ("gibberish {", False)
 
 
 def test_predictions_come_in_order_however_many(codec):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,8 +13,8 @@ import pandas as pd
 import pytest
 
 from lfo import base, figures
-from lfo.evaluate import wilson
 from lfo.figures import ResultError
+from lfo.statistics import wilson
 
 # Success on (validation, test) at 0, 40 and 80 tasks; 20 episodes each, half of them on level 1.
 CURVES = {
@@ -116,7 +117,9 @@ def test_a_line_that_was_cut_off_is_named(runs):
         figures.learning_curves(runs)
 
 
-@pytest.mark.parametrize("draw", ["learning_curves", "threshold_table", "final_table", "training_signals"])
+@pytest.mark.parametrize(
+    "draw", ["learning_curves", "threshold_table", "summary_table", "final_table", "training_signals"]
+)
 def test_a_run_that_has_only_begun_is_named(tmp_path, draw):
     folder = write_run(tmp_path / "fresh", 0, [])
     with pytest.raises(ResultError, match=r"there are no '(success|step)' rows yet in .*fresh; let the run go on"):
@@ -124,15 +127,6 @@ def test_a_run_that_has_only_begun_is_named(tmp_path, draw):
 
 
 # --- tables ----------------------------------------------------------------------------------
-
-
-def test_tasks_to_threshold_is_the_first_time():
-    success = pd.DataFrame({"tasks": [0, 40, 80, 120], "success": [0.1, 0.7, 0.5, 0.9]})
-    assert figures.tasks_to_threshold(success, 0.5) == 40
-    assert figures.tasks_to_threshold(success, 0.7) == 40  # reached is reached, also if only once
-    assert figures.tasks_to_threshold(success, 0.9) == 120
-    assert figures.tasks_to_threshold(success, 0.95) == float("inf")
-    assert figures.tasks_to_threshold(success, 0.0) == 0
 
 
 def test_threshold_table_by_hand(runs):
@@ -146,6 +140,40 @@ def test_threshold_table_by_hand(runs):
     }
     assert {key: tuple(row) for key, row in zip(table.index, table.to_numpy().tolist(), strict=True)} == expected
     assert list(table.columns) == ["seeds", "tasks to 50%", "tasks to 70%", "tasks to 90%"]
+
+
+def test_summary_by_hand(runs, tmp_path, monkeypatch):
+    """dual on validation: 50% after 40, 80, 40 tasks; 70% after 80, never, 40; 50, 60, 80% ... at 80 tasks."""
+    monkeypatch.chdir(tmp_path)
+    table = figures.summary_table(runs)
+    assert list(table.columns) == ["arm", "metric", "split", "median", "low", "high", "seeds", "source"]
+    rows = table.set_index(["arm", "metric", "split"])
+    shown = ["median", "low", "high", "seeds"]
+    assert rows.loc[("dual", "tasks_to_50", "validation"), shown].tolist() == ["40", "40", "80", 3]
+    assert rows.loc[("dual", "tasks_to_70", "validation"), shown].tolist() == ["80", "40", ">80", 3]
+    assert rows.loc[("plain", "tasks_to_90", "test"), shown].tolist() == [">80", ">80", ">80", 2]
+    assert rows.loc[("dual", "success_at_80", "validation"), shown].tolist() == ["0.8", "0.6", "0.9", 3]
+    assert rows.loc[("dual", "rule_accuracy_at_80", "test"), shown].tolist() == ["0.6", "0.6", "0.6", 3]
+    assert ("plain", "rule_accuracy_at_80", "validation") not in rows.index
+    assert len(table) == len(rows.index.unique()) == 2 * (3 + 2) + 2 * (3 + 1)
+    source = rows.loc[("plain", "success_at_80", "test"), "source"]
+    assert source == "plain-0/metrics.jsonl;plain-1/metrics.jsonl" and all(map(os.path.exists, source.split(";")))
+
+
+def test_arms_are_read_at_the_budget_of_the_shorter_one(runs):
+    """A run of `plain` was stopped after 40 tasks: `dual` is read there too, `plain` not at 80."""
+    path = runs["plain"][1] / "metrics.jsonl"
+    path.write_text("".join(line + "\n" for line in path.read_text().splitlines() if '"tasks": 80' not in line))
+    rows = figures.summary_table(runs).query("split == 'validation'").set_index(["arm", "metric"])["median"]
+    assert rows["dual", "success_at_40"] == "0.5" and rows["dual", "success_at_80"] == "0.8"
+    assert rows["plain", "success_at_40"] == "0.15" and ("plain", "success_at_80") not in rows
+    assert rows["plain", "tasks_to_70"] == ">80"
+
+
+def test_one_seed_has_a_median_and_no_interval(runs, tmp_path):
+    path = figures.save_table(figures.summary_table({"one": runs["dual"][:1]}), tmp_path / "summary", runs)
+    first = path.read_text().splitlines()[1]
+    assert first.startswith("one,tasks_to_50,validation,40,,,1,")
 
 
 def test_final_table_pools_the_seeds(runs):
@@ -252,7 +280,7 @@ def test_runs_without_a_single_informative_group_can_be_drawn(tmp_path):
 # --- writing ---------------------------------------------------------------------------------
 
 FILES = {"learning_curves", "success_by_level", "training_signals", "world_model"}
-TABLES = {"final_success", "tasks_to_threshold", "phase_seconds", "reply_accuracy"}
+TABLES = {"final_success", "tasks_to_threshold", "summary", "phase_seconds", "reply_accuracy"}
 
 
 def test_a_report_is_complete_and_every_file_has_its_provenance(runs, tmp_path):
@@ -299,6 +327,12 @@ def test_a_report_loads_no_model(runs, tmp_path, monkeypatch):
     assert figures.report(runs, tmp_path / "report")
 
 
-def test_figures_are_imported_without_torch():
-    code = "import sys; import lfo.figures; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+def test_results_are_read_without_torch(runs, tmp_path):
+    """Neither the import nor a whole report with its tables loads it."""
+    code = f"""if True:
+        import sys
+        from lfo import diagnostics, figures
+        figures.report({{"dual": {[str(p) for p in runs["dual"]]}}}, {str(tmp_path / "report")!r})
+        sys.exit("torch" in sys.modules)"""
+    environment = os.environ | {"MPLBACKEND": "Agg"}
+    assert subprocess.run([sys.executable, "-c", code], check=False, env=environment).returncode == 0

@@ -78,7 +78,7 @@ def violations(path: str, source: str) -> list[str]:
 def test_layer_table_is_read_whole():
     assert sorted(set(LAYERS.values())) == list(range(8))
     assert [name for name, layer in LAYERS.items() if layer <= 2] == [
-        "config", "records", "world", "tools", "simulator", "env"
+        "config", "records", "statistics", "world", "tools", "simulator", "env"
     ]  # fmt: skip
     assert {name for name, layer in LAYERS.items() if layer == 5} == {"rollout", "learner"}
 

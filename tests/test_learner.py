@@ -176,6 +176,20 @@ def test_coupling_none_leaves_the_policy_untouched_by_lambda(make_learner, rows,
     assert not same(weights(runs[0.0], WORLD_MODEL), weights(runs[0.5], WORLD_MODEL))
 
 
+def test_on_an_adapter_of_its_own_lambda_is_hardly_a_lever(make_learner, rows, calls):
+    """AdamW divides a gradient's scale out again: fourfold lambda changes each step by far less than the step."""
+    settings = {"world_model.max_grad_norm": 1e9}
+    start = weights(make_learner(**settings), WORLD_MODEL)
+    ends = []
+    for lam in (0.5, 2.0):
+        learner = make_learner(**settings, **{"world_model.lam": lam})
+        updated(learner, rows, calls)
+        ends.append(weights(learner, WORLD_MODEL))
+    moved = sum((a - b).norm() for a, b in zip(ends[0], start, strict=True))
+    apart = sum((a - b).norm() for a, b in zip(*ends, strict=True))
+    assert moved > 0 and apart < 0.02 * moved
+
+
 def test_coupling_shared_is_one_adapter_that_lambda_reaches(make_learner, rows, calls):
     runs = {}
     for lam in (0.0, 0.5):

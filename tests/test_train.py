@@ -26,6 +26,7 @@ from lfo.train import (
     Run,
     _evaluation_due,
     _interruptible,
+    advantages_of,
     load_for_playing,
     lr_factor,
     provenance,
@@ -415,13 +416,12 @@ def test_groups_are_spread_over_the_updates(dealt, monkeypatch):
     assert [a for _, _, advantages in seen for a in advantages] == pytest.approx([1, -1] * 3, abs=1e-4)
 
 
-def test_advantages_include_the_overlong_penalty(config, tmp_path, tiny, make_trajectory):
+def test_advantages_include_the_overlong_penalty(config, make_trajectory):
     """Budget 400, buffer 64: 368 tokens cost half a point. Rewards 1 and 0.5 and 0: 1.22, 0, -1.22 deviations."""
-    run = Run(config(), tmp_path, tiny)
     rows = [make_trajectory([1], [2] * n, success=s) for n, s in ((9, True), (367, True), (9, False))]
     deviation = math.sqrt(0.5 / 3)
-    assert run.advantages(rows) == pytest.approx([0.5 / deviation, 0, -0.5 / deviation], abs=1e-4)
-    assert run.advantages([]) == []
+    assert advantages_of(rows, config()) == pytest.approx([0.5 / deviation, 0, -0.5 / deviation], abs=1e-4)
+    assert advantages_of([], config()) == []
 
 
 # --- schedules, signals, small things --------------------------------------------------------
