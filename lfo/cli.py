@@ -32,7 +32,12 @@ def build_parser() -> argparse.ArgumentParser:
     train.add_argument("--config", type=Path, default=Path("configs/laptop.yaml"))
     train.add_argument("--run", type=Path, required=True, help="run folder")
     train.add_argument(
-        "--set", nargs="*", action="extend", default=[], metavar="NAME=VALUE", help="e.g. seed=1 policy.learning_rate=1e-3"
+        "--set",
+        nargs="*",
+        action="extend",
+        default=[],
+        metavar="NAME=VALUE",
+        help="e.g. seed=1 policy.learning_rate=1e-3",
     )
     train.add_argument("--device", default="cpu", help="cpu or cuda")
     train.add_argument("--quiet", action="store_true", help="no progress bar")

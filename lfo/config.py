@@ -110,6 +110,7 @@ class WorldModelConfig:
     learning_rate: float = 3e-3  # of the world-model adapter; `shared` has only the policy's
     updates: int = 20  # replay updates per step, beyond the one in the joint step
     batch: int = 16  # examples per replay update
+    ema: float = 0.95  # decay per update of the running average of the world model that is published; 0 switches it off
     probes: int = 0  # rollouts of each group that make the imagined call for real, for the world model alone
     max_grad_norm: float = 1.0
 
@@ -117,7 +118,9 @@ class WorldModelConfig:
         _one_of(self, "coupling", *COUPLINGS)
         _one_of(self, "predict", *PREDICT)
         _at_least(self, 0.0, "lam", "learning_rate", "max_grad_norm")
-        _at_least(self, 0, "updates", "probes")
+        _at_least(self, 0, "updates", "probes", "ema")
+        if self.ema >= 1:
+            raise ConfigError(f"WorldModelConfig.ema is {self.ema}; it must be < 1.")
         _at_least(self, 1, "batch")
         if self.coupling == "imagine" and self.predict == "nothing":
             raise ConfigError("coupling 'imagine' needs a world model: set world_model.predict to 'phone' or more.")

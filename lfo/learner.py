@@ -79,6 +79,8 @@ class Learner:
             betas=(0.9, 0.95),
             weight_decay=config.weight_decay,
         )
+        self.averages = {n: [p.detach().clone() for p in self.parameters(n)] for n in self.adapters if n == WORLD_MODEL}
+        self.updates = 0
 
     def _lora(self) -> LoraConfig:
         m = self.config.model
@@ -191,14 +193,38 @@ class Learner:
                 norms[f"{name}/grad_norm"] = torch.nn.utils.clip_grad_norm_(group["params"], limits[name]).item()
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
+        self._average()
         return norms
+
+    @torch.no_grad()
+    def _average(self) -> None:
+        """Move the running average of the world model towards its weights; the first updates count in full."""
+        self.updates += 1
+        decay = min(self.config.world_model.ema, self.updates / (self.updates + 10))
+        for name, average in self.averages.items():
+            torch._foreach_lerp_(average, self.parameters(name), 1 - decay)
+
+    @contextlib.contextmanager
+    def _averaged(self) -> Iterator[None]:
+        """The running averages stand in for the weights."""
+        trained = {name: [p.data for p in self.parameters(name)] for name in self.averages}
+        try:
+            for name, average in self.averages.items():
+                for p, value in zip(self.parameters(name), average, strict=True):
+                    p.data = value
+            yield
+        finally:
+            for name, weights in trained.items():
+                for p, value in zip(self.parameters(name), weights, strict=True):
+                    p.data = value
 
     # --- adapters and checkpoints -------------------------------------------------------------
 
     def save_adapters(self, folder: str | Path) -> dict[str, Path]:
-        """Write every adapter as a peft folder ``folder/<name>/``; return where they are."""
+        """Write every adapter as a peft folder ``folder/<name>/``, the world model averaged; return where they are."""
         folder = Path(folder)
-        self.model.save_pretrained(str(folder), selected_adapters=self.adapters)
+        with self._averaged():
+            self.model.save_pretrained(str(folder), selected_adapters=self.adapters)
         return {name: folder / name for name in self.adapters}
 
     def state(self) -> dict:
@@ -206,6 +232,8 @@ class Learner:
         return {
             "adapters": {n: get_peft_model_state_dict(self.model, adapter_name=n) for n in self.adapters},
             "optimizer": self.optimizer.state_dict(),
+            "averages": self.averages,
+            "updates": self.updates,
         }
 
     def load_state(self, state: dict) -> None:
@@ -228,6 +256,7 @@ class Learner:
                 )
             set_peft_model_state_dict(self.model, tensors, adapter_name=name)
         self.optimizer.load_state_dict(state["optimizer"])
+        self.averages, self.updates = state["averages"], state["updates"]
 
 
 def micro_batches(lengths: Sequence[int], budget: int = MICRO_BATCH_TOKENS) -> Iterator[list[int]]:

@@ -125,9 +125,7 @@ class Run:
         jobs = []
         for task in tasks:
             seed = derive_seed(c.seed, "episode", self.groups)
-            jobs += [
-                Job(task, self.groups, seed, probe=k < c.world_model.probes) for k in range(c.rollout.group_size)
-            ]
+            jobs += [Job(task, self.groups, seed, probe=k < c.world_model.probes) for k in range(c.rollout.group_size)]
             self.groups += 1
         return play(
             self.engine, self.codec, self.world, jobs, c.env, c.rollout,
