@@ -79,7 +79,7 @@ class Learner:
             betas=(0.9, 0.95),
             weight_decay=config.weight_decay,
         )
-        self.averages = {n: [p.detach().clone() for p in self.parameters(n)] for n in self.adapters if n == WORLD_MODEL}
+        self.averages: dict[str, list[torch.Tensor]] = {}  # of the world model, from its first update on
         self.updates = 0
 
     def _lora(self) -> LoraConfig:
@@ -198,11 +198,18 @@ class Learner:
 
     @torch.no_grad()
     def _average(self) -> None:
-        """Move the running average of the world model towards its weights; the first updates count in full."""
-        self.updates += 1
+        """Move the running average of the world model towards its weights (Polyak and Juditsky 1992).
+
+        The decay grows from 0 to `ema`, so that the beginning is soon forgotten.
+        """
+        if WORLD_MODEL not in self.adapters:
+            return
+        weights = self.parameters(WORLD_MODEL)
+        if not self.averages:
+            self.averages[WORLD_MODEL] = [w.detach().clone() for w in weights]
         decay = min(self.config.world_model.ema, self.updates / (self.updates + 10))
-        for name, average in self.averages.items():
-            torch._foreach_lerp_(average, self.parameters(name), 1 - decay)
+        torch._foreach_lerp_(self.averages[WORLD_MODEL], weights, 1 - decay)
+        self.updates += 1
 
     @contextlib.contextmanager
     def _averaged(self) -> Iterator[None]:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from peft import PeftModel
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lfo import learner as learner_module
@@ -381,6 +382,32 @@ def test_replay_keeps_every_distinct_call_once_in_order(calls):
     assert buffer.examples == [calls[0], calls[1], other, calls[2]]
 
 
+def test_the_published_world_model_is_the_running_average(make_learner, rows, calls, tmp_path):
+    learner, seen = make_learner(**{"world_model.ema": 0.15}), []
+    for i in range(4):
+        learner.joint_update(rows, ADVANTAGES, calls, 1.0, seed=i)
+        seen.append(weights(learner, WORLD_MODEL))
+    expected = seen[0]
+    for decay, now in zip([1 / 11, 0.15, 0.15], seen[1:], strict=True):  # 2 / 12 and 3 / 13 are beyond 0.15
+        expected = [decay * a + (1 - decay) * b for a, b in zip(expected, now, strict=True)]
+    published = learner.save_adapters(tmp_path)
+    learner.activate(POLICY)
+    assert same(weights(learner, WORLD_MODEL), seen[-1])  # what is trained stays what it was
+    for name, truth in ((POLICY, weights(learner, POLICY)), (WORLD_MODEL, expected)):
+        saved = load_file(published[name] / "adapter_model.safetensors")
+        assert sum(v.sum().item() for v in saved.values()) == pytest.approx(
+            sum(w.sum().item() for w in truth), abs=1e-4
+        )
+
+
+def test_without_averaging_the_weights_are_published(make_learner, rows, calls, tmp_path):
+    learner = updated(make_learner(**{"world_model.ema": 0.0}), rows, calls)
+    saved = load_file(learner.save_adapters(tmp_path)[WORLD_MODEL] / "adapter_model.safetensors")
+    assert sorted(v.sum().item() for v in saved.values()) == pytest.approx(
+        sorted(w.sum().item() for w in weights(learner, WORLD_MODEL))
+    )
+
+
 # --- sampler and checkpoints -----------------------------------------------------------------
 
 
@@ -419,6 +446,7 @@ def test_a_checkpoint_goes_on_bit_for_bit(make_learner, rows, calls, tmp_path):
         updated(learner, rows, calls)
     for name in (POLICY, WORLD_MODEL):
         assert same(weights(whole, name), weights(resumed, name))
+    assert same(whole.averages[WORLD_MODEL], resumed.averages[WORLD_MODEL])
 
 
 def test_a_checkpoint_of_another_run_is_refused(make_learner):
