@@ -23,7 +23,7 @@ from sklearn.tree import DecisionTreeClassifier
 from lfo.config import EnvConfig, RolloutConfig, RunConfig, derive_seed
 from lfo.env import REFERENCE_POLICIES, Episode, run_scripted
 from lfo.records import Task, Trajectory, Turn
-from lfo.rollout import Completion, Engine, Job, Prompt, play
+from lfo.rollout import Completion, Engine, Job, Prompt, group_jobs, play
 from lfo.sampling import empty_handed_call
 from lfo.simulator import SITUATION_STATUS, CsrSimulator, requested_fields, say
 from lfo.statistics import wilson
@@ -60,8 +60,8 @@ def play_groups(
     engine: Engine, codec: Codec, world: World, tasks: Sequence[Task], config: RunConfig, seed: int
 ) -> list[Trajectory]:
     """A group of rollouts of every task, sampled at the training temperature as in a step of the loop."""
-    jobs = [Job(task, i, derive_seed(seed, "group", i)) for i, task in enumerate(tasks)]
-    jobs = [job for job in jobs for _ in range(config.rollout.group_size)]
+    size, probes = config.rollout.group_size, config.world_model.probes
+    jobs = [j for i, t in enumerate(tasks) for j in group_jobs(t, i, derive_seed(seed, "group", i), size, probes)]
     return _play_as_trained(engine, codec, world, jobs, config.rollout, config, seed)
 
 

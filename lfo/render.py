@@ -52,16 +52,18 @@ def rollouts_html(codec: Codec, rows: Sequence[Trajectory], advantages: Sequence
     legend = " ".join(f"{_mark(role, role.name.lower())} {escape(meaning)}" for role, meaning in ROLES.items())
     parts = [f"<style>{STYLE}</style>", f"<p>{legend}</p>"]
     for group in by_group(rows).values():
-        wins, taught = sum(r.success for r in group), informative(group)
+        played = [r for r in group if not r.probe]
+        wins, taught = sum(r.success for r in played), informative(played)
         fate = "" if taught else ": all alike, so dynamic sampling drops the group"
-        parts.append(f"<h3>{escape(group[0].task_id)}: {wins} of {len(group)} rollouts succeeded{fate}</h3>")
-        parts += [_rollout(codec, i, r, advantage[id(r)] if taught else None) for i, r in enumerate(group, start=1)]
+        parts.append(f"<h3>{escape(group[0].task_id)}: {wins} of {len(played)} rollouts succeeded{fate}</h3>")
+        for i, row in enumerate(group, start=1):
+            parts.append(_rollout(codec, i, row, advantage[id(row)] if taught and not row.probe else None))
     return f'<div class="rollouts">{"".join(parts)}</div>'
 
 
 def _rollout(codec: Codec, number: int, row: Trajectory, advantage: float | None) -> str:
     facts = [
-        f"<b>{'✓' if row.success else '✗'} rollout {number}</b>",
+        f"<b>{'✓' if row.success else '✗'} {'probe' if row.probe else 'rollout'} {number}</b>",
         f"stop {escape(row.stop)}",
         f"reward {row.reward:g}",
         f"advantage {'none' if advantage is None else f'{advantage:+.2f}'}",

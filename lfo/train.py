@@ -362,13 +362,15 @@ def lr_factor(tasks_seen: int, budget: int, warmup: int) -> float:
 
 
 def advantages_of(rows: Sequence[Trajectory], config: RunConfig) -> list[float]:
-    """Group-relative advantages of reward plus soft overlong penalty."""
-    if not rows:
-        return []
-    lengths = torch.tensor([float(len(r.tokens)) for r in rows])
+    """Group-relative advantages of reward plus soft overlong penalty; probes have 0 and no part in their group."""
+    played = [r for r in rows if not r.probe]
+    if not played:
+        return [0.0] * len(rows)
+    lengths = torch.tensor([float(len(r.tokens)) for r in played])
     penalty = overlong_penalty(lengths, config.rollout.max_tokens, config.policy.overlong_buffer)
-    rewards = torch.tensor([r.reward for r in rows]) + penalty
-    return group_advantages(rewards, torch.tensor([r.group for r in rows])).tolist()
+    rewards = torch.tensor([r.reward for r in played]) + penalty
+    advantages = iter(group_advantages(rewards, torch.tensor([r.group for r in played])).tolist())
+    return [0.0 if r.probe else next(advantages) for r in rows]
 
 
 def provenance(config: RunConfig | None = None) -> dict:

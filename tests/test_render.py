@@ -74,6 +74,13 @@ def test_outcome_advantage_and_turns_are_told(codec, rows):
     assert text.count("stop malformed · reward 0 · advantage none") == 2
 
 
+def test_a_probe_is_called_one_and_counts_for_nothing(codec, rows):
+    rows[1].probe = True
+    text = Page(rollouts_html(codec, rows[:2], [1.0, -1.0])).text
+    assert "train-<1>: 1 of 1 rollouts succeeded: all alike" in text
+    assert re.search(r"✗ probe 2 · stop max_turns · reward 0 · advantage none", text)
+
+
 def test_text_is_escaped(codec, rows):
     html = rollouts_html(codec, rows, [0.0] * 4)
     assert "<script" not in html and "train-<1>" not in html and "train-&lt;1&gt;" in html

@@ -422,6 +422,9 @@ def test_advantages_include_the_overlong_penalty(config, make_trajectory):
     deviation = math.sqrt(0.5 / 3)
     assert advantages_of(rows, config()) == pytest.approx([0.5 / deviation, 0, -0.5 / deviation], abs=1e-4)
     assert advantages_of([], config()) == []
+    probe = dataclasses.replace(make_trajectory([1], [2] * 9), probe=True)
+    assert advantages_of([probe, *rows], config()) == [0.0, *advantages_of(rows, config())]
+    assert advantages_of([probe], config()) == [0.0]
 
 
 # --- schedules, signals, small things --------------------------------------------------------

@@ -5,7 +5,7 @@ records. `lfo.learner` is never imported here, nor the other way round.
 """
 
 from lfo.rollout.engine import Completion, Engine, Prompt
-from lfo.rollout.episodes import Job, play
+from lfo.rollout.episodes import Job, group_jobs, play
 from lfo.rollout.torch_engine import TorchEngine
 
-__all__ = ["Completion", "Engine", "Job", "Prompt", "TorchEngine", "play"]
+__all__ = ["Completion", "Engine", "Job", "Prompt", "TorchEngine", "group_jobs", "play"]

@@ -34,6 +34,11 @@ class Job:
     probe: bool = False  # asks the intended department with empty hands and ends
 
 
+def group_jobs(task: Task, group: int, episode_seed: int, size: int, probes: int) -> list[Job]:
+    """A group of `size` rollouts of one task, of which `probes` are probes."""
+    return [Job(task, group, episode_seed, probe=i < probes) for i in range(size)]
+
+
 class _Row:
     """A trajectory in the making."""
 
