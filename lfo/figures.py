@@ -25,6 +25,7 @@ from lfo.statistics import (
     kaplan_meier_median,
     median,
     median_tasks,
+    pass_hat_k,
     tasks_to_threshold,
     wilson,
 )
@@ -154,6 +155,59 @@ def final_table(runs: Runs) -> pd.DataFrame:
         rows.append({"arm": arm, "split": split, "level": level or "all", "success": hits / n, "low": low, "high": high,
                      "episodes": n, "seeds": part["seed"].nunique()})  # fmt: skip
     return pd.DataFrame(rows)
+
+
+def transfer_table(runs: Runs, by: str | None = None) -> pd.DataFrame:
+    """Success of frozen runs by arm, split and phrasing, and by `by` (level | variation): median over the seeds, 95%.
+
+    Read from the transfer.csv that `lfo.transfer.measure` leaves in each run folder.
+    """
+    data, rows = _transfer(runs), []
+    for keys, part in data.groupby(["arm", "split", "held_out_phrasing", *([by] if by else [])], sort=False):
+        estimate = median(part.groupby("seed")["success"].mean())
+        arm, split, held_out, *value = keys
+        rows.append({"arm": arm, "companies": SPLIT_NAMES[split], "phrasings": "held out" if held_out else "known",
+                     **({by: value[0]} if by else {}), "success": estimate.value, "low": estimate.low,
+                     "high": estimate.high, "seeds": estimate.n, "tasks": part["task_id"].nunique()})  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def pass_k_table(runs: Runs) -> pd.DataFrame:
+    """pass^k for every k up to the episodes per task, known phrasings: median over the seeds."""
+    data = _transfer(runs).query("not held_out_phrasing")
+    wins = data.groupby(["arm", "split", "seed", "task_id"], sort=False)["success"].agg(["sum", "count"]).reset_index()
+    rows = []
+    for (arm, split), part in wins.groupby(["arm", "split"], sort=False):
+        trials = int(part["count"].min())
+        scores = {
+            f"pass^{k}": median([pass_hat_k(one["sum"], trials, k) for _, one in part.groupby("seed")]).value
+            for k in range(1, trials + 1)
+        }
+        rows.append({"arm": arm, "companies": SPLIT_NAMES[split], **scores, "seeds": part["seed"].nunique()})
+    return pd.DataFrame(rows)
+
+
+def _transfer(runs: Runs) -> pd.DataFrame:
+    frames = []
+    for arm, folders in runs.items():
+        for folder in folders:
+            path = Path(folder) / "transfer.csv"
+            if not path.exists():
+                raise ResultError(f"{path} is missing; run notebook 04, or `lfo.transfer.measure` on the run folder.")
+            frames.append(pd.read_csv(path).assign(arm=arm, seed=_seed(folder)))
+    return pd.concat(frames, ignore_index=True)
+
+
+def transfer_figure(runs: Runs, by: str) -> plt.Figure:
+    """`transfer_table` by level or variation, known phrasings: one panel for known and one for new companies."""
+    table = transfer_table(runs, by).query("phrasings == 'known'").rename(columns={by: "level"})
+    fig, axes = plt.subplots(1, 2, figsize=(11, 3.6), sharey=True, layout="constrained")
+    for ax, title in zip(axes, SPLIT_NAMES.values(), strict=True):
+        _interval_bars(ax, table[table["companies"] == title].fillna({"low": 0, "high": 1}), "arm")
+        ax.set(title=title, xlabel=by, ylim=(0, 1.02))
+    axes[0].set_ylabel("success, median of seeds, 95%")
+    axes[1].legend(fontsize="small")
+    return fig
 
 
 def reply_table(runs: Runs) -> pd.DataFrame:

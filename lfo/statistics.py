@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
 
@@ -66,6 +67,14 @@ def bootstrap_interval(
     tail = (1 - CONFIDENCE) / 2
     low, high = np.quantile(draws, [tail, 1 - tail], method="inverted_cdf")
     return float(low), float(high)
+
+
+def pass_hat_k(successes: Sequence[int], trials: int, k: int) -> float:
+    """pass^k: the chance that k episodes of a task all succeed, mean over tasks (tau-bench, arXiv 2406.12045, eq. 1).
+
+    successes: of `trials` episodes of each task.
+    """
+    return float(np.mean([math.comb(c, k) / math.comb(trials, k) for c in successes]))
 
 
 # --- over seeds ------------------------------------------------------------------------------

@@ -336,3 +336,48 @@ def test_results_are_read_without_torch(runs, tmp_path):
         sys.exit("torch" in sys.modules)"""
     environment = os.environ | {"MPLBACKEND": "Agg"}
     assert subprocess.run([sys.executable, "-c", code], check=False, env=environment).returncode == 0
+
+
+# --- transfer --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def transferred(tmp_path):
+    """Two seeds of one arm: two validation tasks, two test tasks (also with held-out phrasings), two episodes each."""
+    wins = {0: [(2, 1), (1, 0), (0, 0)], 1: [(2, 2), (2, 0), (1, 1)]}  # per condition: successes of the two tasks
+    folders = []
+    for seed, counts in wins.items():
+        folder, rows = write_run(tmp_path / f"arm-{seed}", seed, []), []
+        for (split, held_out), won in zip((("validation", 0), ("test", 0), ("test", 1)), counts, strict=True):
+            for task, (variation, count) in enumerate(zip(("typical", "extra"), won, strict=True)):
+                rows += [
+                    {"split": split, "held_out_phrasing": bool(held_out), "task_id": f"{split}-{task}", "level": 1,
+                     "variation": variation, "episode": k, "success": int(k < count)} for k in range(2)
+                ]  # fmt: skip
+        pd.DataFrame(rows).to_csv(folder / "transfer.csv", index=False)
+        folders.append(folder)
+    return {"arm": folders}
+
+
+def test_transfer_by_condition_and_by_rules(transferred):
+    table = figures.transfer_table(transferred)
+    assert table["success"].tolist() == pytest.approx([(0.75 + 1) / 2, (0.25 + 0.5) / 2, (0 + 0.5) / 2])
+    assert table["phrasings"].tolist() == ["known", "known", "held out"] and set(table["seeds"]) == {2}
+    split = figures.transfer_table(transferred, "variation").set_index(["companies", "phrasings", "variation"])
+    known = figures.SPLIT_NAMES["validation"]
+    assert split.loc[(known, "known", "typical"), "success"] == 1.0
+    assert split.loc[(known, "known", "extra"), ["low", "success", "high"]].tolist() == [0.5, 0.75, 1.0]
+    assert len(figures.transfer_figure(transferred, "variation").axes) == 2
+
+
+def test_pass_k_falls_with_k(transferred):
+    """Validation: seed 0 has 2 and 1 of 2, so pass^2 is 1/2; seed 1 has 2 and 2, so it is 1."""
+    table = figures.pass_k_table(transferred).set_index("companies")
+    row = table.loc[figures.SPLIT_NAMES["validation"]]
+    assert (row["pass^1"], row["pass^2"]) == pytest.approx(((0.75 + 1) / 2, (0.5 + 1) / 2))
+
+
+def test_what_was_not_measured_is_named(transferred):
+    (transferred["arm"][0] / "transfer.csv").unlink()
+    with pytest.raises(ResultError, match=r"transfer\.csv is missing; run notebook 04"):
+        figures.transfer_table(transferred)

@@ -15,6 +15,7 @@ from lfo.statistics import (
     median,
     median_tasks,
     paired_difference,
+    pass_hat_k,
     spearman,
     speedup,
     tasks_to_threshold,
@@ -188,3 +189,10 @@ def test_our_own_budget_bounds_the_ratio_from_above():
 def test_two_arms_that_never_arrive_cannot_be_compared():
     ratio = speedup(arrivals(never=(400,) * 3), arrivals(never=(400,) * 3))
     assert math.isnan(ratio.value) and (ratio.at_least, ratio.low, ratio.high) == (0, 0, math.inf)
+
+
+def test_pass_hat_k_by_hand():
+    """4, 2 and 0 successes of 4: two of four drawn are all successes in 1, 1/6 and 0 of the cases."""
+    assert pass_hat_k([4, 2, 0], trials=4, k=1) == pytest.approx((1 + 1 / 2) / 3)
+    assert pass_hat_k([4, 2, 0], trials=4, k=2) == pytest.approx((1 + 1 / 6) / 3)
+    assert pass_hat_k([4, 2, 0], trials=4, k=4) == pytest.approx(1 / 3)

@@ -1,0 +1,47 @@
+"""transfer: what a run's newest adapters do elsewhere is played once and written down, episode by episode."""
+
+from __future__ import annotations
+
+import json
+
+import pandas as pd
+import pytest
+
+from lfo.config import as_dict
+from lfo.learner import Learner
+from lfo.transfer import CONDITIONS, FILE, LEVELS, measure
+
+
+@pytest.fixture(scope="module")
+def run(make_config, base_path, codec, tmp_path_factory):
+    """A run folder with untrained adapters on the embedded base."""
+    settings = {"model.base": str(base_path), "world_model.coupling": "imagine"}
+    short = {"rollout.max_action_tokens": 48, "rollout.max_tokens": 300}
+    config, folder = make_config(**settings, **short), tmp_path_factory.mktemp("run")
+    (folder / "config.json").write_text(json.dumps(as_dict(config)))
+    Learner(config, codec.pad_id).save_adapters(folder / "adapters" / "v00001")
+    return folder
+
+
+def test_one_row_per_episode_of_every_condition(run, world):
+    rows = measure(run, episodes=2, tasks_per_level=1)
+    assert len(rows) == len(CONDITIONS) * len(LEVELS) * 2
+    assert list(rows.columns) == ["split", "held_out_phrasing", "task_id", "level", "variation", "episode", "success"]
+    assert set(zip(rows["split"], rows["held_out_phrasing"], strict=True)) == set(CONDITIONS)
+    tasks = {t.task_id: t for t in world.split("test") + world.split("validation")}
+    for row in rows.itertuples():
+        task = tasks[row.task_id]
+        rules = [r for (company, _), r in world.rules.items() if company == task.company_id]
+        assert (row.split, row.level) == (task.split, task.level) and {r.variation for r in rules} == {row.variation}
+    assert sorted(rows["episode"].unique()) == [0, 1] and set(rows["success"]) <= {0, 1}
+
+
+def test_what_was_measured_is_not_played_again(run):
+    measure(run, episodes=2, tasks_per_level=1)
+    pd.DataFrame({"success": [1]}).to_csv(run / FILE, index=False)
+    assert measure(run)["success"].tolist() == [1]
+
+
+def test_a_run_without_adapters_says_so(tmp_path):
+    with pytest.raises(FileNotFoundError, match="holds no adapters; train there first"):
+        measure(tmp_path)
