@@ -29,7 +29,7 @@ NO_WORLD_MODEL = {
     "world_model.updates": 0,
     "world_model.probes": 0,
 }
-COUPLINGS = ("none", "shared", "imagine")
+COUPLINGS = ("none", "shared", "stacked", "imagine")
 PREDICT = ("nothing", "phone", "phone+form", "all")
 
 
@@ -104,7 +104,9 @@ class PolicyConfig:
 class WorldModelConfig:
     """Cross-entropy on what the environment says, and how it reaches the policy (DESIGN section 4)."""
 
-    coupling: str = "imagine"  # none: the plain sum; shared: one adapter; imagine: predictions enter the context
+    # none: the plain sum; shared: one adapter; stacked: the policy acts through both adapters; imagine: predictions
+    # enter the context
+    coupling: str = "imagine"
     predict: str = "phone"  # what is predicted; "nothing" switches the world model off (baseline DAPO)
     lam: float = 0.5  # weight of the world-model loss
     learning_rate: float = 3e-3  # of the world-model adapter; `shared` has only the policy's
@@ -122,8 +124,10 @@ class WorldModelConfig:
         if self.ema >= 1:
             raise ConfigError(f"WorldModelConfig.ema is {self.ema}; it must be < 1.")
         _at_least(self, 1, "batch")
-        if self.coupling == "imagine" and self.predict == "nothing":
-            raise ConfigError("coupling 'imagine' needs a world model: set world_model.predict to 'phone' or more.")
+        if self.coupling not in ("none", "shared") and self.predict == "nothing":
+            raise ConfigError(
+                f"coupling '{self.coupling}' needs a world model: set world_model.predict to 'phone' or more."
+            )
 
 
 @dataclasses.dataclass(frozen=True)

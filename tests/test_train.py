@@ -300,6 +300,16 @@ def test_lambda_reaches_the_policy_of_a_shared_adapter(config, tmp_path, bills):
     assert not same(weights[0][POLICY], weights[1][POLICY])
 
 
+def test_a_stacked_policy_is_sampled_as_it_is_trained(config, tmp_path, bills):
+    """After replay moved the world model: the first update of the next step finds no gap (fp32)."""
+    settings = {"world_model.coupling": "stacked", "rollout.group_size": 8, "rollout.tasks_per_step": 2}
+    run = Run(config(**settings, **{"policy.groups_per_update": 2, "task_budget": 4}), tmp_path, bills)
+    run.publish()
+    first, second = run.advance(), run.advance()
+    assert first["groups_kept"] and second["groups_kept"]
+    assert first["policy/logprob_gap"] < 1e-4 and second["policy/logprob_gap"] < 1e-4
+
+
 def test_a_baseline_has_no_world_model(config, tmp_path, tiny):
     settings = {"world_model.predict": "nothing", "world_model.lam": 0.0, "task_budget": 3}
     run = Run(config(**settings), tmp_path, tiny)
