@@ -28,6 +28,7 @@ NO_WORLD_MODEL = {
     "world_model.lam": 0.0,
     "world_model.updates": 0,
     "world_model.probes": 0,
+    "world_model.shuffle": False,
 }
 COUPLINGS = ("none", "shared", "stacked", "imagine")
 PREDICT = ("nothing", "phone", "phone+form", "all")
@@ -114,6 +115,7 @@ class WorldModelConfig:
     batch: int = 16  # examples per replay update
     ema: float = 0.95  # decay per update of the running average of the world model that is published; 0 switches it off
     probes: int = 0  # rollouts of each group that make the imagined call for real, for the world model alone
+    shuffle: bool = False  # placebo: calls are learned with the replies of other tasks' calls (sampling.shuffled)
     max_grad_norm: float = 1.0
 
     def __post_init__(self):
@@ -124,6 +126,8 @@ class WorldModelConfig:
         if self.ema >= 1:
             raise ConfigError(f"WorldModelConfig.ema is {self.ema}; it must be < 1.")
         _at_least(self, 1, "batch")
+        if self.shuffle and self.predict != "phone":
+            raise ConfigError("world_model.shuffle deals out phone replies: set world_model.predict to 'phone'.")
         if self.coupling not in ("none", "shared") and self.predict == "nothing":
             raise ConfigError(
                 f"coupling '{self.coupling}' needs a world model: set world_model.predict to 'phone' or more."

@@ -37,7 +37,7 @@ from lfo.learner import POLICY, CheckpointError, Learner, ReplayBuffer
 from lfo.objectives import group_advantages, overlong_penalty
 from lfo.records import Task, Trajectory, read_jsonl, write_jsonl
 from lfo.rollout import Engine, Job, TorchEngine, play
-from lfo.sampling import TaskStream, by_group, informative
+from lfo.sampling import TaskStream, by_group, informative, shuffled
 from lfo.tokens import CallExample, Codec
 from lfo.world import World, generate_world
 
@@ -78,6 +78,8 @@ class Run:
         with self._timed("rollout"):
             kept, rows = self.sample_groups()
         calls = [call for row in rows for call in row.calls]
+        if self.config.world_model.shuffle:
+            calls = shuffled(calls, derive_seed(self.config.seed, "shuffle", self.step))
         self.buffer.add(calls)  # before dynamic sampling drops groups: failed ones teach most
         rows = [row for row in rows if not row.probe]
         metrics = self._learn(kept, calls, factor)

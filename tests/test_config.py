@@ -161,6 +161,7 @@ def test_overrides_are_as_strict_as_the_file(write):
         (RolloutConfig, {"group_size": 1}, "RolloutConfig.group_size is 1; it must be >= 2."),
         (WorldModelConfig, {"lam": -1.0}, "WorldModelConfig.lam is -1.0; it must be >= 0.0."),
         (WorldModelConfig, {"coupling": "joined"}, f"choose one of: {', '.join(COUPLINGS)}."),
+        (WorldModelConfig, {"shuffle": True, "predict": "all"}, "set world_model.predict to 'phone'."),
         (WorldModelConfig, {"predict": "phones"}, "choose one of: nothing, phone, phone+form, all."),
     ],
 )

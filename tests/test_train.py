@@ -289,6 +289,21 @@ def test_lambda_cannot_reach_the_policy_without_a_coupling(config, tmp_path, bil
     assert not same(weights[0.5][WORLD_MODEL], weights[2.0][WORLD_MODEL])
 
 
+def test_a_placebo_teaches_the_world_model_something_else(config, tmp_path, bills):
+    """The same calls with other tasks' replies; without a coupling the policy is the same bit for bit."""
+    settings = {"rollout.group_size": 4, "rollout.tasks_per_step": 3, "task_budget": 3}
+    runs = {}
+    for shuffle in (False, True):
+        runs[shuffle] = Run(config(**settings, **{"world_model.shuffle": shuffle}), tmp_path / str(shuffle), bills)
+        run_through(runs[shuffle])
+    truth, placebo = runs[False].buffer.examples, runs[True].buffer.examples
+    assert len(placebo) > 3 and {c.reply for c in placebo} <= {c.reply for c in truth}
+    answers = {c.prompt: c.reply for c in truth}
+    assert sum(answers[c.prompt] == c.reply for c in placebo) < len(placebo) / 2
+    ours, theirs = weights_of(runs[True].folder), weights_of(runs[False].folder)
+    assert same(ours[POLICY], theirs[POLICY]) and not same(ours[WORLD_MODEL], theirs[WORLD_MODEL])
+
+
 def test_lambda_reaches_the_policy_of_a_shared_adapter(config, tmp_path, bills):
     weights = []
     for lam in (0.0, 0.5):
