@@ -60,9 +60,7 @@ def read_grid(path: str | Path, out: str | Path) -> dict[Path, RunConfig]:
 def _arms(path: Path, data: dict, out: Path) -> dict[Path, RunConfig]:
     arms, runs = data["arms"], {}
     if "grid" in data or not isinstance(arms, dict) or not all(isinstance(v or {}, dict) for v in arms.values()):
-        raise ConfigError(
-            f"'arms' in {path} must give a mapping of settings for every arm, and there is no 'grid' then."
-        )
+        raise ConfigError(f"'arms' in {path} must give every arm a mapping of settings; there is no 'grid' then.")
     for seed in data.get("seeds", [0]):
         for name, own in arms.items():
             settings = {"config": data["config"]} | data.get("fixed", {}) | (own or {}) | {"name": name, "seed": seed}

@@ -70,7 +70,7 @@ def test_arms_are_named_sets_of_settings(base_config, tmp_path):
 @pytest.mark.parametrize("text", ["arms: [a, b]", "arms: {a: 3}", "arms: {a: }\ngrid: {seed: [1]}", "arms:"])
 def test_arms_that_cannot_be_read_are_said(base_config, tmp_path, text):
     (tmp_path / "arms.yaml").write_text(f"config: {base_config[1]}\n{text}\n")
-    with pytest.raises(ConfigError, match="'arms' in .* must give a mapping of settings for every arm"):
+    with pytest.raises(ConfigError, match=r"'arms' in .* must give every arm a mapping of settings"):
         read_grid(tmp_path / "arms.yaml", "out")
 
 
