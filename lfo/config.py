@@ -109,6 +109,8 @@ class WorldModelConfig:
     # enter the context; dream: the policy also practises on calls that the world model answers
     coupling: str = "imagine"
     predict: str = "phone"  # what is predicted; "nothing" switches the world model off (baseline DAPO)
+    # call: an example of its own per call; trajectory: the replies in the policy's own forward pass, `shared` only
+    template: str = "call"
     lam: float = 0.5  # weight of the world-model loss
     learning_rate: float = 3e-3  # of the world-model adapter; `shared` has only the policy's
     updates: int = 20  # replay updates per step, beyond the one in the joint step
@@ -125,6 +127,7 @@ class WorldModelConfig:
     def __post_init__(self):
         _one_of(self, "coupling", *COUPLINGS)
         _one_of(self, "predict", *PREDICT)
+        _one_of(self, "template", "call", "trajectory")
         _at_least(self, 0.0, "lam", "learning_rate", "max_grad_norm")
         _at_least(self, 0, "updates", "probes", "ema", "dreams", "dream_after")
         if self.ema >= 1:
@@ -132,6 +135,8 @@ class WorldModelConfig:
         _at_least(self, 1, "batch", "dream_samples")
         if not 0 < self.dream_agreement <= 1:
             raise ConfigError(f"WorldModelConfig.dream_agreement is {self.dream_agreement}; it must be > 0 and <= 1.")
+        if self.template == "trajectory" and (self.coupling != "shared" or self.shuffle):
+            raise ConfigError("template 'trajectory' is the policy's own pass: set coupling 'shared' and no shuffle.")
         if self.shuffle and self.predict != "phone":
             raise ConfigError("world_model.shuffle deals out phone replies: set world_model.predict to 'phone'.")
         if self.coupling not in ("none", "shared") and self.predict == "nothing":
@@ -187,6 +192,8 @@ class RunConfig:
                 f"world_model.probes is {self.world_model.probes} of rollout.group_size {self.rollout.group_size};"
                 " at least 2 rollouts of a group must be left to the policy."
             )
+        if self.world_model.template == "trajectory" and self.rollout.temperature != 1:
+            raise ConfigError("template 'trajectory' takes both losses in one pass: set rollout.temperature to 1.")
         if self.world_model.coupling == "dream" and self.env.reward != "binary":
             raise ConfigError("a dreamt reply tells success and nothing else: set env.reward to 'binary'.")
         if not self.eval_splits or any(s not in ("train", "validation", "test") for s in self.eval_splits):

@@ -155,7 +155,7 @@ def inspect_replies(engine: Engine, codec: Codec, calls: Sequence[CallExample], 
     rows = []
     for call, text in zip(calls, texts, strict=True):
         said, predicted = meaning(call.reply_text), meaning(text)
-        action = parse_action(codec.decode(call.prompt).rpartition("<|action|>")[2].partition("<|/action|>")[0])
+        action = parse_action(codec.asked_about(call.prompt))
         gave = action.arguments.get("auth_info", {}) if isinstance(action, ToolCall) else {}
         rows.append({"task_id": call.task_id, "category": call.status, "gave": ", ".join(gave),
                      "said": spoken(call.reply_text), "predicted": spoken(text),
@@ -297,8 +297,7 @@ class TruthfulEngine:
         return [self._answer(p) if p.adapter == WORLD_MODEL else next(left) for p in prompts]
 
     def _answer(self, prompt: Prompt) -> Completion:
-        action = self._codec.decode(prompt.tokens).partition("<|action|>")[2].partition("<|/action|>")[0]
-        rule = self._rules[parse_action(action).arguments["phone_number"]]
+        rule = self._rules[parse_action(self._codec.asked_about(prompt.tokens)).arguments["phone_number"]]
         situation, fields = ("missing", {"fields": rule.required}) if rule.required else ("success", {})
         message = say(self._rng, situation, False, dept=rule.department, **fields)
         ids = self._codec.world_reply(json.dumps({"status": SITUATION_STATUS[situation], "message": message}))

@@ -26,7 +26,7 @@ from lfo.base import load_base
 from lfo.config import RunConfig, derive_seed
 from lfo.objectives import LossSum, dapo_loss, world_model_loss
 from lfo.records import Trajectory
-from lfo.tokens import Batch, CallExample, Role, collate_calls, collate_trajectories
+from lfo.tokens import Batch, CallExample, Role, collate_calls, collate_trajectories, reply_mask
 
 POLICY, WORLD_MODEL = "policy", "world_model"
 MICRO_BATCH_TOKENS = 4_096  # padded tokens in one forward pass
@@ -128,28 +128,40 @@ class Learner:
         logprobs = torch.log_softmax(logits, dim=-1).gather(1, targets.unsqueeze(1)).squeeze(1)
         return logprobs, logits.argmax(-1) == targets
 
-    def _policy_backward(self, rows: Sequence[Trajectory], advantages: Sequence[float]) -> LossSum:
-        """Backward of the policy loss over `rows`, divided by their action tokens; before any of the world model's."""
+    def _policy_backward(
+        self, rows: Sequence[Trajectory], advantages: Sequence[float | None], weight: float = 0.0
+    ) -> tuple[LossSum, LossSum]:
+        """Backward of the policy loss over `rows`, divided by their action tokens; before any of the world model's.
+
+        With a `weight`, plus weight * world-model loss on the replies in the same rows, divided by their tokens, in the
+        same forward pass (ECHO, arXiv 2605.24517, eq. 1). Rows without an advantage have replies only.
+        """
         self.activate(POLICY)
         p = self.config.policy
-        count = sum(role == Role.ACTION for row in rows for role in row.roles)
-        parts, gap = [], 0.0
+        predict = self.config.world_model.predict if weight > 0 else "nothing"
+        acting = [row for row, advantage in zip(rows, advantages, strict=True) if advantage is not None]
+        count = sum(role == Role.ACTION for row in acting for role in row.roles)
+        replies = sum(sum(reply_mask(row, predict)) for row in rows) if weight > 0 else 0
+        parts, heard_parts, gap = [], [], 0.0
         for index in micro_batches([len(r.tokens) for r in rows]):
-            batch = collate_trajectories([rows[i] for i in index], [advantages[i] for i in index], self.pad_id)
+            batch = collate_trajectories([rows[i] for i in index], [advantages[i] for i in index], self.pad_id, predict)
             batch = batch.to(self.device)
-            logprobs, _ = self.token_logprobs(batch, self.config.rollout.temperature or 1.0)
+            logprobs, correct = self.token_logprobs(batch, self.config.rollout.temperature or 1.0)
             picked = batch.loss_mask[:, 1:].bool()
+            heard = batch.heard[:, 1:][picked].bool()
             per_token = batch.advantages.unsqueeze(1).expand_as(picked)[picked]
             old = batch.old_logprobs[:, 1:][picked]
-            loss = dapo_loss(logprobs, old, per_token, p.clip_low, p.clip_high)
-            loss.mean(count).backward()
-            gap += (logprobs.detach() - old).abs().sum().item()
+            loss = dapo_loss(logprobs[~heard], old[~heard], per_token[~heard], p.clip_low, p.clip_high)
+            world = world_model_loss(logprobs[heard], correct[heard])
+            (loss.mean(count) + weight * world.mean(replies)).backward()
+            gap += (logprobs.detach() - old)[~heard].abs().sum().item()
             parts.append(loss)
+            heard_parts.append(world)
         for p in self.parameters(WORLD_MODEL) if self.stacked else ():
             p.grad = None  # the policy's loss went through the world model, but moves the policy alone
         total = _add(parts)
         total.metrics["logprob_gap"] = gap
-        return total
+        return total, _add(heard_parts)
 
     def _world_backward(self, calls: Sequence[CallExample], weight: float) -> LossSum:
         """Backward of weight * world-model loss over `calls`, divided by their reply tokens."""
@@ -168,19 +180,26 @@ class Learner:
     def joint_update(
         self,
         rows: Sequence[Trajectory],
-        advantages: Sequence[float],
+        advantages: Sequence[float | None],
         calls: Sequence[CallExample],
         lr_factor: float,
         seed: int,
     ) -> dict[str, float]:
-        """One optimizer step on ``policy_loss + lam * world_model_loss``; either part may be empty."""
+        """One optimizer step on ``policy_loss + lam * world_model_loss``; either part may be empty.
+
+        The world model's loss is taken on `calls` and, with the template `trajectory`, on the replies in `rows`, of
+        which those with the advantage None are there for nothing else.
+        """
         metrics: dict[str, float] = {}
         lam = self.config.world_model.lam
         if rows:
             torch.manual_seed(derive_seed(seed, POLICY))  # dropout: its own stream for each adapter
-            loss = self._policy_backward(rows, advantages)
-            metrics |= {f"policy/{k}": v / max(1, loss.count) for k, v in loss.metrics.items()}
-            metrics["policy/loss"] = loss.mean().item()
+            in_passing = lam if self.config.world_model.template == "trajectory" else 0.0
+            loss, heard = self._policy_backward(rows, advantages, in_passing)
+            if loss.count:
+                metrics |= {f"policy/{k}": v / loss.count for k, v in loss.metrics.items()}
+                metrics["policy/loss"] = loss.mean().item()
+            metrics |= _world_metrics(heard) if heard.count else {}
         if calls and lam > 0:
             torch.manual_seed(derive_seed(seed, WORLD_MODEL))
             metrics |= _world_metrics(self._world_backward(calls, lam))

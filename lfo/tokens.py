@@ -12,6 +12,8 @@ After every observation the next action is already opened, so the policy always 
 The world model reads its own template, trained on the reply and its closing tag only::
 
     <|state|>...<|/state|><|action|>call<|/action|><|predict_csr|><|csr|>reply<|/csr|>
+
+or, with the template `trajectory`, what the policy itself reads, where a reply ends with ``<|/obs|>``.
 """
 
 from __future__ import annotations
@@ -74,19 +76,23 @@ class TokenizerError(ValueError):
 
 
 class Codec:
-    """Renders and reads the `tags` dialect with one tokenizer."""
+    """Renders and reads the `tags` dialect with one tokenizer.
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase):
-        self.tokenizer = tokenizer
+    template: what the world model reads, see `WorldModelConfig`. csr_end_id: the token that closes a reply there.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, template: str = "call"):
+        self.tokenizer, self.template = tokenizer, template
         ids = {t: tokenizer.convert_tokens_to_ids(t) for t in SPECIAL_TOKENS}
         if missing := [t for t, i in ids.items() if i is None or i == tokenizer.unk_token_id]:
             raise TokenizerError(f"the tokenizer lacks {', '.join(missing)}; the tags dialect needs the embedded base.")
         self._ids = ids
-        self.pad_id, self.end_id, self.csr_end_id = ids["<|pad|>"], ids["<|end|>"], ids["<|/csr|>"]
+        self.pad_id, self.end_id = ids["<|pad|>"], ids["<|end|>"]
+        self.csr_end_id = ids["<|/obs|>" if template == "trajectory" else "<|/csr|>"]
 
     @classmethod
-    def load(cls, path: str | Path) -> Codec:
-        return cls(AutoTokenizer.from_pretrained(str(path), local_files_only=Path(path).exists()))
+    def load(cls, path: str | Path, template: str = "call") -> Codec:
+        return cls(AutoTokenizer.from_pretrained(str(path), local_files_only=Path(path).exists()), template)
 
     def encode(self, text: str) -> list[int]:
         return self.tokenizer.encode(text, add_special_tokens=False)
@@ -129,12 +135,23 @@ class Codec:
     # --- the world model's examples -----------------------------------------------------------
 
     def world_prompt(self, request: str, turns: Sequence[Turn], action: str) -> list[int]:
-        """State before `action`, the action, and the opening of the reply; at most STATE_TOKENS of state."""
+        """State before `action`, the action, and the opening of the reply; at most STATE_TOKENS of state.
+
+        With the template `trajectory`: the whole episode so far, as the policy reads it.
+        """
+        if self.template == "trajectory":
+            past = [f"<|tool|>{turn.action}<|end|><|obs|>{turn.observation}<|/obs|>" for turn in turns]
+            return self.encode(f"<|task|>{request}<|/task|>{''.join(past)}<|tool|>{action}<|end|><|obs|>")
         for dropped in range(len(turns) + 1):
             state = self.encode(f"<|state|>{state_text(request, turns, dropped)}<|/state|>")
             if len(state) <= STATE_TOKENS:
                 break
         return state + self.encode(f"<|action|>{action}<|/action|><|predict_csr|><|csr|>")
+
+    def asked_about(self, prompt: Sequence[int]) -> str:
+        """The action of a `world_prompt`."""
+        opening, closing = ("<|tool|>", "<|end|>") if self.template == "trajectory" else ("<|action|>", "<|/action|>")
+        return self.decode(prompt).rpartition(opening)[2].partition(closing)[0]
 
     def world_reply(self, text: str) -> list[int]:
         return [*self.encode(text), self.csr_end_id]
@@ -185,6 +202,21 @@ def state_text(request: str, turns: Sequence[Turn], dropped: int = 0) -> str:
     return " ".join(parts)
 
 
+def reply_mask(row: Trajectory, predict: str) -> list[bool]:
+    """Which tokens of a trajectory are replies, with their closing tags, that `predict` names (PREDICTED_TOOLS).
+
+    An observation ends with the opener of the next action, where there is one: its first and that token are none.
+    """
+    mask, turns, tool = [], iter(row.turns), None
+    for i, role in enumerate(row.roles):
+        begins = i == 0 or row.roles[i - 1] != role
+        ends = i + 1 < len(row.roles) and row.roles[i + 1] != role
+        if begins and role == Role.ACTION:
+            tool = next(turns).tool
+        mask.append(role == Role.OBSERVATION and tool in PREDICTED_TOOLS[predict] and not begins and not ends)
+    return mask
+
+
 def segments(codec: Codec, row: Trajectory) -> list[tuple[Role, str, int]]:
     """A trajectory as (role, text, tokens) pieces, each as long as the role stays the same."""
     out, start = [], 0
@@ -203,13 +235,15 @@ class Batch:
     """Right-padded token sequences.
 
     tokens (B, T) int64; attention (B, T) int64, 0 on padding; loss_mask (B, T) float32, 1 on tokens
-    that are predicted (position t is predicted from t-1, so column 0 is always 0);
-    old_logprobs (B, T) float32, the sampler's; advantages (B,) float32.
+    that are predicted (position t is predicted from t-1, so column 0 is always 0); heard (B, T) float32, 1 on
+    those of them that the environment said and the world model learns; old_logprobs (B, T)
+    float32, the sampler's; advantages (B,) float32.
     """
 
     tokens: torch.Tensor
     attention: torch.Tensor
     loss_mask: torch.Tensor
+    heard: torch.Tensor
     old_logprobs: torch.Tensor
     advantages: torch.Tensor
 
@@ -224,14 +258,23 @@ def _pad(rows: Sequence[Sequence], fill, dtype) -> torch.Tensor:
     return out
 
 
-def collate_trajectories(rows: Sequence[Trajectory], advantages: Sequence[float], pad_id: int) -> Batch:
-    """Trajectories -> batch whose loss mask covers the ACTION tokens."""
+def collate_trajectories(
+    rows: Sequence[Trajectory], advantages: Sequence[float | None], pad_id: int, predict: str = "nothing"
+) -> Batch:
+    """Trajectories -> batch whose loss mask covers the ACTION tokens and the replies that `predict` names.
+
+    A row whose advantage is None only listens: its actions are not in the mask.
+    """
+    acted = [[a is not None and x == Role.ACTION for x in r.roles] for r, a in zip(rows, advantages, strict=True)]
+    heard = [reply_mask(r, predict) if predict != "nothing" else [False] * len(r.roles) for r in rows]
+    either = [[float(a or h) for a, h in zip(*masks, strict=True)] for masks in zip(acted, heard, strict=True)]
     return Batch(
         tokens=_pad([r.tokens for r in rows], pad_id, torch.long),
         attention=_pad([[1] * len(r.tokens) for r in rows], 0, torch.long),
-        loss_mask=_pad([[float(x == Role.ACTION) for x in r.roles] for r in rows], 0.0, torch.float32),
+        loss_mask=_pad(either, 0.0, torch.float32),
+        heard=_pad(heard, 0.0, torch.float32),
         old_logprobs=_pad([r.logprobs for r in rows], 0.0, torch.float32),
-        advantages=torch.tensor(list(advantages), dtype=torch.float32),
+        advantages=torch.tensor([a or 0.0 for a in advantages], dtype=torch.float32),
     )
 
 
@@ -243,6 +286,7 @@ def collate_calls(rows: Sequence[CallExample], pad_id: int) -> Batch:
         tokens=_pad(sequences, pad_id, torch.long),
         attention=_pad([[1] * len(s) for s in sequences], 0, torch.long),
         loss_mask=_pad(masks, 0.0, torch.float32),
+        heard=_pad(masks, 0.0, torch.float32),
         old_logprobs=torch.zeros(len(rows), max((len(s) for s in sequences), default=1)),
         advantages=torch.zeros(len(rows)),
     )

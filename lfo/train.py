@@ -31,7 +31,7 @@ import torch
 from tqdm import tqdm
 
 from lfo.base import require_base
-from lfo.config import RunConfig, as_dict, derive_seed
+from lfo.config import RunConfig, as_dict, build, derive_seed
 from lfo.evaluate import behaviour, play_tasks, reply_rows, rule_accuracy, success_rows
 from lfo.learner import POLICY, CheckpointError, Learner, ReplayBuffer
 from lfo.objectives import group_advantages, overlong_penalty
@@ -50,7 +50,7 @@ class Run:
     def __init__(self, config: RunConfig, folder: str | Path, world: World | None = None, device: str = "cpu"):
         self.config, self.folder = config, Path(folder)
         self.world = world or generate_world(config.world_seed)
-        self.codec = Codec.load(require_base(config.model.base))
+        self.codec = Codec.load(require_base(config.model.base), config.world_model.template)
         self.learner = Learner(config, self.codec.pad_id, device)
         self.engine: Engine = TorchEngine(config.model.base, device)
         self.buffer = ReplayBuffer()
@@ -84,7 +84,7 @@ class Run:
             calls = shuffled(calls, derive_seed(self.config.seed, "shuffle", self.step))
         self.buffer.add(calls)  # before dynamic sampling drops groups: failed ones teach most
         rows = [row for row in rows if not row.probe]
-        metrics = self._learn(kept + _informative(dreamt), calls, factor)
+        metrics = self._learn(kept + _informative(dreamt), rows, calls, factor)
         with self._timed("publish"):
             self.publish()
         self.step += 1
@@ -156,31 +156,42 @@ class Run:
         with self._timed("dream"):
             return play(self.engine, self.codec, self.world, jobs, c.env, c.rollout, seed, dream=w)
 
-    def _learn(self, kept: list[Trajectory], calls: list[CallExample], factor: float) -> dict:
-        """Joint updates over the informative groups, then replay updates of the world model."""
+    def _learn(
+        self, kept: list[Trajectory], rows: list[Trajectory], calls: list[CallExample], factor: float
+    ) -> dict[str, float]:
+        """Joint updates over the informative groups, then replay updates of the world model; means over the updates.
+
+        kept: what the policy learns from; rows: all rollouts of the step; calls: what was heard in them.
+        """
         c, metrics = self.config, {}
-        groups = list(by_group(kept).values())
+        learns = c.world_model.lam > 0
+        listeners: list[Trajectory] = []  # dropped groups, whose replies are learned all the same
+        if learns and c.world_model.template == "trajectory":
+            taught = {row.group for row in kept}
+            listeners, calls = [row for row in rows if row.group not in taught and row.calls], []
+        updates = self._updates(kept) or [[]] * bool(learns and (calls or listeners))
         advantages = dict(zip(map(id, kept), advantages_of(kept, c), strict=True))
-        updates = [
-            groups[i : i + c.policy.groups_per_update] for i in range(0, len(groups), c.policy.groups_per_update)
-        ]
-        updates = updates or [[]] * bool(calls and c.world_model.lam > 0)
         with self._timed("joint"):
             for i, part in enumerate(updates):
-                rows = [row for group in part for row in group]
+                part = part + listeners[i :: len(updates)]
                 share = calls[i :: len(updates)]
                 seed = derive_seed(c.seed, "joint", self.step, i)
                 self._note(
-                    metrics, self.learner.joint_update(rows, [advantages[id(r)] for r in rows], share, factor, seed)
+                    metrics, self.learner.joint_update(part, [advantages.get(id(r)) for r in part], share, factor, seed)
                 )
         with self._timed("replay"):
-            for i in range(c.world_model.updates if c.world_model.lam > 0 and self.buffer.examples else 0):
+            for i in range(c.world_model.updates if learns and self.buffer.examples else 0):
                 seed = derive_seed(c.seed, "replay", self.step, i)
                 batch = self.buffer.draw(c.world_model.batch, seed)
                 self._note(
                     metrics, {f"replay/{k}": v for k, v in self.learner.replay_update(batch, factor, seed).items()}
                 )
         return {k: sum(v) / len(v) for k, v in metrics.items()}
+
+    def _updates(self, kept: list[Trajectory]) -> list[list[Trajectory]]:
+        """The rollouts of `groups_per_update` groups for each optimizer step of the policy."""
+        groups, size = list(by_group(kept).values()), self.config.policy.groups_per_update
+        return [[row for group in groups[i : i + size] for row in group] for i in range(0, len(groups), size)]
 
     def publish(self) -> None:
         """Write the adapters under a new version, load them into the engine, remove the version before last."""
@@ -444,10 +455,10 @@ def load_for_playing(folder: str | Path, device: str = "cpu") -> tuple[Engine, C
     adapters = published_adapters(folder)
     if POLICY not in adapters:
         raise FileNotFoundError(f"{folder} has no policy adapter.")
-    base = json.loads((Path(folder) / "config.json").read_text())["model"]["base"]
-    engine = TorchEngine(base, device)
+    config = build(RunConfig, json.loads((Path(folder) / "config.json").read_text()))
+    engine = TorchEngine(config.model.base, device)
     engine.load(adapters)
-    return engine, Codec.load(base)
+    return engine, Codec.load(config.model.base, config.world_model.template)
 
 
 def _line_count(path: Path) -> int:

@@ -24,6 +24,7 @@ from lfo.learner import (
     micro_batches,
 )
 from lfo.objectives import dapo_loss, world_model_loss
+from lfo.records import Turn
 from lfo.rollout import Prompt, TorchEngine
 from lfo.tokens import CallExample, Role, collate_calls, collate_trajectories
 
@@ -216,6 +217,51 @@ def test_shared_gradient_is_policy_plus_lambda_times_world_model(make_learner, r
     monkeypatch.setattr(learner.optimizer, "step", lambda: seen.extend(g.clone() for g in gradients(learner, POLICY)))
     learner.joint_update(rows, ADVANTAGES, calls, 1.0, seed=0)
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(seen, expected, strict=True))
+
+
+@pytest.fixture
+def replied(make_trajectory):
+    """Four trajectories of two groups whose observations are phone answers of 3 to 5 tokens, tags aside."""
+    rng, call = random.Random(5), Turn("call", "reply", "make_phone_call", "auth_failed")
+    pieces = [[3, 2, 5, 2], [4, 3, 6], [2, 5, 5, 4], [3, 1, 6, 2]]
+    return [make_trajectory(*(ids(rng, n) for n in sizes), group=i // 2, turns=[call] * 2)
+            for i, sizes in enumerate(pieces)]  # fmt: skip
+
+
+def test_replies_are_learned_in_the_policys_own_forward_pass(make_learner, replied, monkeypatch):
+    """One pass; its gradient is DAPO's on the rows with an advantage plus lambda * cross-entropy on all replies."""
+    settings = {"world_model.coupling": "shared", "world_model.template": "trajectory", "world_model.lam": 0.3}
+    learner = make_learner(**settings, **{"policy.max_grad_norm": 1e9})
+    rows, advantages = as_sampled_by(learner, replied), [*ADVANTAGES[:3], None]
+    learner.activate(POLICY)
+    policy, _ = learner.token_logprobs(collate_trajectories(rows[:3], ADVANTAGES[:3], 0))
+    counts = [sum(role == Role.ACTION for role in row.roles) for row in rows[:3]]
+    per_token = torch.tensor([a for a, n in zip(ADVANTAGES, counts, strict=False) for _ in range(n)])
+    heard = world_model_loss(*learner.token_logprobs(collate_trajectories(rows, [None] * 4, 0, "phone")))
+    total = dapo_loss(policy, policy.detach(), per_token).mean() + 0.3 * heard.mean()
+    expected = torch.autograd.grad(total, learner.parameters(POLICY))
+    passes, forward = [], learner.token_logprobs
+    monkeypatch.setattr(learner, "token_logprobs", lambda *a: passes.append(1) or forward(*a))
+    seen, metrics = gradients_of_update(
+        learner, monkeypatch, lambda: learner.joint_update(rows, advantages, [], 1.0, 0)
+    )
+    assert len(passes) == 1 and heard.count == 3 + 5 + 3 + 4
+    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(seen[POLICY], expected, strict=True))
+    assert metrics["world_model/loss"] == pytest.approx(heard.mean().item(), rel=1e-5)
+    assert metrics["policy/loss"] == pytest.approx(dapo_loss(policy, policy, per_token).mean().item(), abs=1e-5)
+    alone = learner.joint_update(rows, [None] * 4, [], 1.0, 0)
+    assert "world_model/loss" in alone and "policy/loss" not in alone
+
+
+@pytest.mark.parametrize("template", ["call", "trajectory"])
+def test_shared_without_lambda_is_the_baseline(make_learner, replied, calls, template):
+    """Bit for bit, whatever there is to hear."""
+    shared = {"world_model.coupling": "shared", "world_model.lam": 0.0, "world_model.template": template}
+    runs = [make_learner(**shared), make_learner(**{"world_model.predict": "nothing"})]
+    for learner, heard in zip(runs, (calls, []), strict=True):  # a baseline hears nothing
+        for step in range(3):
+            learner.joint_update(replied, ADVANTAGES, heard, 1.0, seed=step)
+    assert same(weights(runs[0], POLICY), weights(runs[1], POLICY))
 
 
 def shaken(learner: Learner) -> Learner:

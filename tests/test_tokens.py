@@ -26,6 +26,7 @@ from lfo.tokens import (
     TokenizerError,
     collate_calls,
     collate_trajectories,
+    reply_mask,
     segments,
     state_text,
 )
@@ -203,6 +204,39 @@ def test_a_long_state_drops_its_oldest_actions_and_keeps_the_directory(codec, ti
     assert len(longer) > STATE_TOKENS  # not one action more than necessary was dropped
 
 
+@pytest.fixture
+def played(codec, episode, make_trajectory):
+    """The episode as the rollout loop writes it: a trajectory whose openers stand with what is before them."""
+    pieces = [[*codec.prompt(episode.request), *codec.opener]]
+    for turn in episode.turns:
+        pieces += [[*codec.encode(turn.action), codec.end_id], [*codec.observation(turn.observation), *codec.opener]]
+    pieces[-1] = pieces[-1][:-1]  # nobody acts after the last answer
+    return make_trajectory(*pieces, turns=episode.turns)
+
+
+@pytest.mark.parametrize(("predict", "turns"), [("phone", [2, 3]), ("phone+form", [1, 2, 3]), ("nothing", [])])
+def test_replies_in_a_trajectory_are_found(codec, episode, played, predict, turns):
+    """What the world model learns there is what it learns elsewhere: the answer and its closing tag."""
+    mask = reply_mask(played, predict)
+    heard = codec.decode([i for i, learned in zip(played.tokens, mask, strict=True) if learned])
+    assert heard == "".join(f"{episode.turns[i].observation}<|/obs|>" for i in turns)
+
+
+def test_the_template_trajectory_is_what_the_policy_reads(base_path, episode, played):
+    """A world-model example continues the very tokens of the trajectory, and says what was asked."""
+    codec = Codec.load(base_path, "trajectory")
+    examples = codec.call_examples("fraud", episode.request, episode.turns, "phone")
+    for example, i in zip(examples, (2, 3), strict=True):
+        assert [*example.prompt, *example.reply] == played.tokens[: len(example.prompt) + len(example.reply)]
+        assert codec.reply_text(example.reply) == episode.turns[i].observation
+        assert codec.asked_about(example.prompt) == episode.turns[i].action
+
+
+def test_what_a_world_prompt_asks_about(codec, episode):
+    (first, _) = codec.call_examples("fraud", episode.request, episode.turns, "phone")
+    assert codec.asked_about(first.prompt) == episode.turns[2].action
+
+
 @pytest.mark.parametrize("number", [r"\ud800", r"\u0000", "😀" * 20, "<|/state|>", "x" * 50, ""])
 def test_whatever_was_dialled_can_be_said_to_the_world_model(codec, number):
     """A lone surrogate is legal JSON and has no UTF-8 form."""
@@ -225,6 +259,17 @@ def test_policy_mask_by_hand(make_trajectory):
     assert batch.old_logprobs.tolist() == [[0, 0, -2, -2, 0, -2], [0, -3, 0, 0, 0, 0]]
     assert batch.advantages.tolist() == [0.5, -1.5]
     assert (batch.tokens.dtype, batch.loss_mask.dtype) == (torch.int64, torch.float32)
+
+
+def test_a_row_without_an_advantage_only_listens(make_trajectory):
+    """Prompt, action, <|obs|> reply <|/obs|> <|tool|>, action: the reply and its tag, and who acts its actions."""
+    call = Turn("call", "reply", "make_phone_call", "success")
+    rows = [make_trajectory([1], [2, 3], [4, 5, 6, 7], [8], turns=[call, call]) for _ in range(2)]
+    batch = collate_trajectories(rows, [0.5, None], pad_id=0, predict="phone")
+    assert batch.heard.tolist() == [[0, 0, 0, 0, 1, 1, 0, 0]] * 2
+    assert batch.loss_mask.tolist() == [[0, 1, 1, 0, 1, 1, 0, 1], [0, 0, 0, 0, 1, 1, 0, 0]]
+    assert batch.advantages.tolist() == [0.5, 0.0]
+    assert collate_trajectories(rows, [0.5, 0.5], pad_id=0).heard.sum() == 0
 
 
 @pytest.mark.parametrize("role", [role for role in Role if role is not Role.ACTION])

@@ -317,6 +317,33 @@ def test_lambda_reaches_the_policy_of_a_shared_adapter(config, tmp_path, bills):
     assert not same(weights[0][POLICY], weights[1][POLICY])
 
 
+def test_shared_without_lambda_is_the_baseline(config, tmp_path, bills):
+    """Bit for bit, on the whole loop."""
+    shared = {"world_model.coupling": "shared"}
+    arms = {"baseline": {"world_model.predict": "nothing"}, "call": shared,
+            "trajectory": shared | {"world_model.template": "trajectory"}}  # fmt: skip
+    tokens, weights = {}, {}
+    for name, settings in arms.items():
+        run = Run(config(**settings, **{"world_model.lam": 0.0, "task_budget": 3}), tmp_path / name, bills)
+        tokens[name] = [row.tokens for row in run_through(run)]
+        weights[name] = weights_of(run.folder)[POLICY]
+    for name in ("call", "trajectory"):
+        assert tokens[name] == tokens["baseline"] and same(weights[name], weights["baseline"])
+
+
+def test_the_policys_own_pass_hears_dropped_groups_too(dealt):
+    """Template `trajectory`: groups 0 and 2 are dropped, but every reply is heard, once, and no example of its own."""
+    settings = {"world_model.coupling": "shared", "world_model.template": "trajectory", "world_model.updates": 0}
+    run = dealt([LOST, MIXED, WON], **settings, **{"rollout.tasks_per_step": 3})
+    seen = []
+    run.learner.joint_update = lambda rows, advantages, calls, *_: (
+        seen.append(([r.group for r in rows], [a is None for a in advantages], calls)) or {}
+    )
+    run.publish()
+    run.advance()
+    assert seen == [([1, 1, 0, 0, 2, 2], [False] * 2 + [True] * 4, [])]
+
+
 def test_a_stacked_policy_is_sampled_as_it_is_trained(config, tmp_path, bills):
     """After replay moved the world model: the first update of the next step finds no gap (fp32)."""
     settings = {"world_model.coupling": "stacked", "rollout.group_size": 8, "rollout.tasks_per_step": 2}
@@ -376,7 +403,7 @@ def test_dreams_differ_from_step_to_step_and_teach_the_policy(config, tmp_path, 
     run.publish()
     nights = [run._dream()]
     before = [p.detach().clone() for p in run.learner.parameters(POLICY)]
-    assert _informative(nights[0]) and run._learn(_informative(nights[0]), [], 1.0)["policy/grad_norm"] > 0
+    assert _informative(nights[0]) and run._learn(_informative(nights[0]), [], [], 1.0)["policy/grad_norm"] > 0
     assert not all(torch.equal(a, b) for a, b in zip(before, run.learner.parameters(POLICY), strict=True))
     run.step = 1
     nights.append(run._dream())
