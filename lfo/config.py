@@ -93,12 +93,13 @@ class PolicyConfig:
     clip_low: float = 0.2  # ratio is clipped to [1 - clip_low, 1 + clip_high]
     clip_high: float = 0.28  # "clip-higher"
     groups_per_update: int = 2  # groups in one optimizer step
+    epochs: int = 1  # passes over a step's groups; the world model joins in the first
     max_grad_norm: float = 1.0
     overlong_buffer: int = 64  # tokens before the budget in which the soft overlong penalty grows to -1
 
     def __post_init__(self):
         _at_least(self, 0.0, "learning_rate", "clip_low", "clip_high", "max_grad_norm", "overlong_buffer")
-        _at_least(self, 1, "groups_per_update")
+        _at_least(self, 1, "groups_per_update", "epochs")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -143,6 +143,31 @@ def _texts(estimate: Estimate, given: float = np.inf) -> dict:
     return texts | {"seeds": estimate.n}
 
 
+def compute_table(runs: Runs) -> pd.DataFrame:
+    """What the arms cost: tokens sampled and trained on per sampled task, and as multiples of the first arm's.
+
+    Medians over the seeds. A baseline of equal compute is the first arm with `policy.epochs` set to the other arm's
+    multiple of trained tokens, rounded: all its trained tokens are the policy's, and each pass costs the same again.
+
+    Raises:
+        ResultError: a run is older than these counts.
+    """
+    kinds = ("sampled_tokens", "trained_tokens")
+    steps = frame(runs, "step", needed=True)
+    if not set(kinds) <= set(steps) or steps[list(kinds)].isna().any(axis=None):
+        raise ResultError("a run was trained before tokens were counted; train it again to compare what arms cost.")
+    each = steps.groupby(["arm", "seed"], sort=False).agg({"tasks": "max", **dict.fromkeys(kinds, "sum")}).reset_index()
+    rows: list[dict] = []
+    for arm, part in each.groupby("arm", sort=False):
+        row = {"arm": arm, "seeds": len(part), "tasks": int(part["tasks"].median())}
+        for kind in kinds:
+            name = kind.replace("_", " ")
+            row[f"{name} per task"] = (part[kind] / part["tasks"]).median()
+            row[f"{name}, multiple"] = row[f"{name} per task"] / (rows[0] if rows else row)[f"{name} per task"]
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
 def final_table(runs: Runs) -> pd.DataFrame:
     """Success at the last evaluation, by arm, split and level (0: all); episodes pooled over seeds, Wilson 95%."""
     data = frame(runs, "success", needed=True)
@@ -495,6 +520,8 @@ def report(runs: Runs, out: str | Path) -> list[Path]:
               "phase_seconds": phase_seconds}  # fmt: skip
     if len(frame(runs, "reply")):
         tables["reply_accuracy"] = reply_table
+    if frame(runs, "step").get("trained_tokens", pd.Series([None])).notna().all():
+        tables["compute"] = compute_table
     paths = [save_figure(draw(runs), out / name, runs) for name, draw in drawn.items()]
     plt.close("all")
     return paths + [save_table(make(runs), out / name, runs) for name, make in tables.items()]

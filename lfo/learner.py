@@ -83,6 +83,7 @@ class Learner:
             betas=(0.9, 0.95),
             weight_decay=config.weight_decay,
         )
+        self.trained_tokens = 0  # through a forward pass with its backward pass since construction, padding excluded
         self.averages: dict[str, list[torch.Tensor]] = {}  # of the world model, from its first update on
         self.updates = 0
 
@@ -119,6 +120,8 @@ class Learner:
         precision = (
             torch.autocast(self.device.type, torch.bfloat16) if self.config.model.autocast else contextlib.nullcontext()
         )
+        if torch.is_grad_enabled():
+            self.trained_tokens += int(batch.attention.sum())
         picked = batch.loss_mask[:, 1:].bool()
         with precision:
             causal = self.model.get_base_model()

@@ -73,7 +73,7 @@ class Run:
     def advance(self) -> dict:
         """Sample, learn, publish; returns the step's metrics."""
         self.seconds = {}
-        tokens_before = self.engine.generated_tokens
+        tokens_before, trained_before = self.engine.generated_tokens, self.learner.trained_tokens
         factor = lr_factor(self.tasks_seen, self.config.task_budget, self.config.warmup_tasks)
         with self._timed("rollout"):
             kept, rows = self.sample_groups()
@@ -100,6 +100,8 @@ class Run:
             "calls_seen": len(self.buffer.examples),
             "tokens_per_rollout": sum(lengths) / len(lengths),
             "lr_factor": factor,
+            "sampled_tokens": self.engine.generated_tokens - tokens_before,
+            "trained_tokens": self.learner.trained_tokens - trained_before,
             **_dream_metrics(dreamt),
             **metrics,
             "seconds": {k: round(v, 3) for k, v in self.seconds.items()},
@@ -172,13 +174,14 @@ class Run:
         updates = self._updates(kept) or [[]] * bool(learns and (calls or listeners))
         advantages = dict(zip(map(id, kept), advantages_of(kept, c), strict=True))
         with self._timed("joint"):
-            for i, part in enumerate(updates):
-                part = part + listeners[i :: len(updates)]
-                share = calls[i :: len(updates)]
+            for i, part in enumerate(updates * c.policy.epochs):
+                share = []
+                if i < len(updates):
+                    part, share = part + listeners[i :: len(updates)], calls[i :: len(updates)]
                 seed = derive_seed(c.seed, "joint", self.step, i)
-                self._note(
-                    metrics, self.learner.joint_update(part, [advantages.get(id(r)) for r in part], share, factor, seed)
-                )
+                if part or share:
+                    weights = [advantages.get(id(r)) for r in part]
+                    self._note(metrics, self.learner.joint_update(part, weights, share, factor, seed))
         with self._timed("replay"):
             for i in range(c.world_model.updates if learns and self.buffer.examples else 0):
                 seed = derive_seed(c.seed, "replay", self.step, i)

@@ -158,6 +158,7 @@ def test_overrides_are_as_strict_as_the_file(write):
         (ModelConfig, {"rank": 0}, "ModelConfig.rank is 0; it must be >= 1."),
         (ModelConfig, {"targets": "qv"}, "ModelConfig.targets is 'qv'; choose one of: all-linear, qvo."),
         (PolicyConfig, {"clip_high": -0.1}, "PolicyConfig.clip_high is -0.1; it must be >= 0.0."),
+        (PolicyConfig, {"epochs": 0}, "PolicyConfig.epochs is 0; it must be >= 1."),
         (PolicyConfig, {"groups_per_update": 0}, "PolicyConfig.groups_per_update is 0; it must be >= 1."),
         (RolloutConfig, {"group_size": 1}, "RolloutConfig.group_size is 1; it must be >= 2."),
         (WorldModelConfig, {"lam": -1.0}, "WorldModelConfig.lam is -1.0; it must be >= 0.0."),

@@ -39,6 +39,7 @@ def success_rows(tasks: int, split: str, share: float) -> list[dict]:
 
 def step_row(step: int, world_model: bool) -> dict:
     row = {"kind": "step", "step": step, "tasks": 8 * step, "groups_kept": 3, "groups_sampled": 6}
+    row |= {"sampled_tokens": 100 + step, "trained_tokens": 300 if world_model else 100}
     row |= {"policy/neg_logprob": 0.5, "policy/grad_norm": 1.0 / step, "seconds": {"rollout": 2.0, "joint": 0.5}}
     if world_model:
         row |= {"world_model/accuracy": 0.5, "replay/world_model/accuracy": 0.6, "replay/world_model/grad_norm": 0.3}
@@ -216,6 +217,24 @@ def test_sweep_table_puts_the_best_first(runs):
     assert figures.sweep_table(runs["dual"], "test").iloc[0]["run"] == "dual-1"
 
 
+def test_what_arms_cost_by_hand(runs):
+    """Ten steps of 8 tasks: 100 or 300 trained tokens each; 101 to 110 sampled ones."""
+    plain, dual = figures.compute_table({"plain": runs["plain"], "dual": runs["dual"]}).to_dict("records")
+    assert (plain["seeds"], plain["tasks"], dual["seeds"]) == (2, 80, 3)
+    assert (plain["trained tokens per task"], dual["trained tokens per task"]) == (1000 / 80, 3000 / 80)
+    assert plain["sampled tokens per task"] == dual["sampled tokens per task"] == 1055 / 80
+    assert (plain["trained tokens, multiple"], dual["trained tokens, multiple"]) == (1.0, 3.0)
+    assert dual["sampled tokens, multiple"] == 1.0
+
+
+def test_runs_without_token_counts_have_no_costs(runs, tmp_path):
+    path = runs["dual"][2] / "metrics.jsonl"
+    path.write_text(path.read_text().replace("trained_tokens", "something_else"))
+    with pytest.raises(ResultError, match="trained before tokens were counted; train it again"):
+        figures.compute_table(runs)
+    assert "compute.csv" not in {p.name for p in figures.report(runs, tmp_path / "report")}
+
+
 def test_phase_seconds_are_summed_over_a_run(runs):
     """Ten steps and three evaluations."""
     table = figures.phase_seconds(runs).set_index("arm")
@@ -280,7 +299,7 @@ def test_runs_without_a_single_informative_group_can_be_drawn(tmp_path):
 # --- writing ---------------------------------------------------------------------------------
 
 FILES = {"learning_curves", "success_by_level", "training_signals", "world_model"}
-TABLES = {"final_success", "tasks_to_threshold", "summary", "phase_seconds", "reply_accuracy"}
+TABLES = {"compute", "final_success", "tasks_to_threshold", "summary", "phase_seconds", "reply_accuracy"}
 
 
 def test_a_report_is_complete_and_every_file_has_its_provenance(runs, tmp_path):

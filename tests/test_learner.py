@@ -352,6 +352,17 @@ def test_micro_batches_give_the_gradient_of_one_batch(make_learner, rows, calls,
     assert metrics_one == pytest.approx(metrics_many, rel=1e-4, abs=1e-6)
 
 
+def test_tokens_that_were_trained_on_are_counted(make_learner, rows, calls):
+    """Everything that goes forward and backward, padding aside; nothing that only goes forward."""
+    learner = make_learner()
+    policy, world = sum(len(r.tokens) for r in rows), sum(len(c.prompt) + len(c.reply) for c in calls)
+    learner.joint_update(rows, ADVANTAGES, calls, 1.0, seed=0)
+    assert learner.trained_tokens == policy + world
+    learner.replay_update(calls, 1.0, seed=0)
+    as_sampled_by(learner, rows)
+    assert learner.trained_tokens == policy + 2 * world
+
+
 def test_micro_batches_by_hand():
     """At most 6 padded tokens: 1 and 3 make 2 x 3; another 3 would make 9."""
     assert list(micro_batches([5, 1, 3, 3], budget=6)) == [[1, 2], [3], [0]]

@@ -512,6 +512,20 @@ def test_groups_are_spread_over_the_updates(dealt, monkeypatch):
     assert [a for _, _, advantages in seen for a in advantages] == pytest.approx([1, -1] * 3, abs=1e-4)
 
 
+def test_more_passes_over_the_groups_are_the_policys_alone(dealt):
+    """Two epochs of two updates: every group twice, every call once, a seed for each; tokens are counted."""
+    run = dealt([MIXED] * 3, **{"policy.groups_per_update": 2, "policy.epochs": 2, "world_model.updates": 0})
+    seen, update = [], run.learner.joint_update
+    run.learner.joint_update = lambda rows, advantages, calls, factor, seed: (
+        seen.append(([r.group for r in rows], len(calls), seed)) or update(rows, advantages, calls, factor, seed)
+    )
+    run.publish()
+    metrics = run.advance()
+    assert [groups for groups, _, _ in seen] == [[0, 0, 1, 1], [2, 2]] * 2
+    assert [calls for _, calls, _ in seen] == [3, 3, 0, 0] and len({seed for _, _, seed in seen}) == 4
+    assert metrics["trained_tokens"] == 2 * 6 * 4 + 6 * 4 and metrics["sampled_tokens"] == 0
+
+
 def test_advantages_include_the_overlong_penalty(config, make_trajectory):
     """Budget 400, buffer 64: 368 tokens cost half a point. Rewards 1 and 0.5 and 0: 1.22, 0, -1.22 deviations."""
     rows = [make_trajectory([1], [2] * n, success=s) for n, s in ((9, True), (367, True), (9, False))]
