@@ -54,6 +54,7 @@ def build_parser() -> argparse.ArgumentParser:
     evaluate.add_argument("--split", choices=("train", "validation", "test"), default="validation")
     evaluate.add_argument("--episodes", type=int, default=2, help="episodes per task")
     evaluate.add_argument("--held-out-phrasing", action="store_true", help="CSR phrasings never heard in training")
+    evaluate.add_argument("--unaided", action="store_true", help="no imagined replies, also where the run had them")
     evaluate.set_defaults(act=_evaluate)
 
     diagnose = commands.add_parser("diagnose", help="gradient and loss ratios, trend and advice on lambda")
@@ -176,7 +177,8 @@ def _evaluate(args) -> None:
 
     engine, codec, config, world = _opened(args.run)
     tasks = world.split(args.split, config.levels)
-    rows = play_tasks(engine, codec, world, tasks, config, 0, args.episodes, args.held_out_phrasing)
+    heard, aided = args.held_out_phrasing, not args.unaided
+    rows = play_tasks(engine, codec, world, tasks, config, 0, args.episodes, heard, aided)
     for row in success_rows(rows, tasks):
         level = f"level {row['level']}" if row["level"] else "all"
         print(f"{level:8} {row['success']:6.1%}  [{row['low']:.1%}, {row['high']:.1%}]  n={row['n']}")

@@ -44,16 +44,19 @@ def play_tasks(
     seed: int,
     episodes: int,
     held_out_phrasing: bool = False,
+    aided: bool = True,
 ) -> list[Trajectory]:
-    """Greedy episodes of every task. Each (task, episode) has the same user and CSR for every policy."""
+    """Greedy episodes of every task. Each (task, episode) has the same user and CSR for every policy.
+
+    Unless it is `aided`, a policy that learned with imagined replies plays without them.
+    """
     jobs = [
         Job(task, i * episodes + k, derive_seed("evaluation", task.task_id, k), held_out_phrasing=held_out_phrasing)
         for i, task in enumerate(tasks)
         for k in range(episodes)
     ]
-    return _play_as_trained(
-        engine, codec, world, jobs, dataclasses.replace(config.rollout, temperature=0.0), config, seed
-    )
+    greedy = dataclasses.replace(config.rollout, temperature=0.0)
+    return _play_as_trained(engine, codec, world, jobs, greedy, config, seed, aided)
 
 
 def play_groups(
@@ -65,10 +68,13 @@ def play_groups(
     return _play_as_trained(engine, codec, world, jobs, config.rollout, config, seed)
 
 
-def _play_as_trained(engine, codec, world, jobs, rollout: RolloutConfig, config: RunConfig, seed) -> list[Trajectory]:
+def _play_as_trained(
+    engine, codec, world, jobs, rollout: RolloutConfig, config: RunConfig, seed, aided=True
+) -> list[Trajectory]:
     """`play` under the rules and with the coupling of a run, sampled as `rollout` says."""
     return play(engine, codec, world, jobs, config.env, rollout, seed,
-                predict=config.world_model.predict, imagine=config.world_model.coupling == "imagine")  # fmt: skip
+                predict=config.world_model.predict,
+                imagine=aided and config.world_model.coupling == "imagine")  # fmt: skip
 
 
 def success_rows(rows: Sequence[Trajectory], tasks: Sequence[Task]) -> list[dict]:

@@ -26,7 +26,7 @@ from lfo.base import load_base
 from lfo.config import RunConfig, derive_seed
 from lfo.objectives import LossSum, dapo_loss, world_model_loss
 from lfo.records import Trajectory
-from lfo.tokens import Batch, CallExample, Role, collate_calls, collate_trajectories, reply_mask
+from lfo.tokens import Batch, CallExample, Role, collate_calls, collate_trajectories, reply_mask, without
 
 POLICY, WORLD_MODEL = "policy", "world_model"
 MICRO_BATCH_TOKENS = 4_096  # padded tokens in one forward pass
@@ -166,6 +166,28 @@ class Learner:
         total.metrics["logprob_gap"] = gap
         return total, _add(heard_parts)
 
+    def _internalise(self, rows: Sequence[Trajectory], advantages: Sequence[float]) -> dict[str, float]:
+        """Backward of internalise * advantage-weighted log-likelihood of the actions without the imagined tokens.
+
+        Actions keep their advantages, good and bad. The importance ratio is dropped, since the two contexts differ by
+        design (RLTF-SD, arXiv 2602.02482: dropping it is more stable than clipping it, and imitating successes alone
+        is worse): the old policy is the present one. The baseline is the group's own mean, so that a task on which
+        every imagining rollout succeeds teaches nothing.
+        """
+        aided = [(row, a) for row, a in zip(rows, advantages, strict=True) if Role.IMAGINED in row.roles]
+        bare = [without(row, Role.IMAGINED) for row, _ in aided]
+        count = sum(role == Role.ACTION for row in bare for role in row.roles)
+        parts = []
+        for index in micro_batches([len(row.tokens) for row in bare]):
+            batch = collate_trajectories([bare[i] for i in index], [aided[i][1] for i in index], self.pad_id)
+            batch = batch.to(self.device)
+            logprobs, _ = self.token_logprobs(batch, self.config.rollout.temperature or 1.0)
+            picked = batch.loss_mask[:, 1:].bool()
+            loss = dapo_loss(logprobs, logprobs.detach(), batch.advantages.unsqueeze(1).expand_as(picked)[picked])
+            (self.config.policy.internalise * loss.mean(count)).backward()
+            parts.append(loss)
+        return {"internalise/neg_logprob": _add(parts).metrics["neg_logprob"] / count} if parts else {}
+
     def _world_backward(self, calls: Sequence[CallExample], weight: float) -> LossSum:
         """Backward of weight * world-model loss over `calls`, divided by their reply tokens."""
         self.activate(self.world_adapter)
@@ -203,6 +225,8 @@ class Learner:
                 metrics |= {f"policy/{k}": v / loss.count for k, v in loss.metrics.items()}
                 metrics["policy/loss"] = loss.mean().item()
             metrics |= _world_metrics(heard) if heard.count else {}
+            if self.config.policy.internalise > 0:
+                metrics |= self._internalise(rows, advantages)
         if calls and lam > 0:
             torch.manual_seed(derive_seed(seed, WORLD_MODEL))
             metrics |= _world_metrics(self._world_backward(calls, lam))

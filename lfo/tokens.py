@@ -217,6 +217,13 @@ def reply_mask(row: Trajectory, predict: str) -> list[bool]:
     return mask
 
 
+def without(row: Trajectory, role: Role) -> Trajectory:
+    """The trajectory as if nobody had written the tokens of this role; `logprobs` stay those of the full context."""
+    kept = [i for i, r in enumerate(row.roles) if r != role]
+    lists = {name: [getattr(row, name)[i] for i in kept] for name in ("tokens", "roles", "logprobs")}
+    return dataclasses.replace(row, **lists)
+
+
 def segments(codec: Codec, row: Trajectory) -> list[tuple[Role, str, int]]:
     """A trajectory as (role, text, tokens) pieces, each as long as the role stays the same."""
     out, start = [], 0

@@ -217,11 +217,13 @@ class Run:
         has_world_model = c.world_model.predict != "nothing"
         for split in c.eval_splits:
             tasks = self.world.split(split, c.levels)[: c.eval_tasks]
-            rows = play_tasks(
-                self.engine, self.codec, self.world, tasks, c, derive_seed(c.seed, split), c.eval_episodes
-            )
+            played = (self.engine, self.codec, self.world, tasks, c, derive_seed(c.seed, split), c.eval_episodes)
+            rows = play_tasks(*played)
             where = {"tasks": self.tasks_seen, "step": self.step, "split": split}
             out += [{"kind": "success", **where, **row} for row in success_rows(rows, tasks)]
+            if c.policy.internalise > 0:
+                unaided = success_rows(play_tasks(*played, aided=False), tasks)
+                out += [{"kind": "unaided", **where, **row} for row in unaided]
             out.append({"kind": "behaviour", **where, **behaviour(rows)})
             if has_world_model:
                 adapter = self.learner.world_adapter

@@ -169,6 +169,11 @@ def test_overrides_are_as_strict_as_the_file(write):
             {"world_model": WorldModelConfig(coupling="dream"), "env": EnvConfig(reward="shaped")},
             "set env.reward to 'binary'.",
         ),
+        (
+            RunConfig,
+            {"policy": PolicyConfig(internalise=0.5), "world_model": WorldModelConfig(coupling="none")},
+            "set world_model.coupling to 'imagine'.",
+        ),
         (WorldModelConfig, {"shuffle": True, "predict": "all"}, "set world_model.predict to 'phone'."),
         (WorldModelConfig, {"predict": "phones"}, "choose one of: nothing, phone, phone+form, all."),
     ],

@@ -93,16 +93,17 @@ def test_behaviour_by_hand(make_trajectory):
 SEARCH = format_call("search_company", {"company_name": "Harbor Bank"})
 
 
-@pytest.mark.parametrize("coupling", ["none", "imagine"])
-def test_evaluation_is_greedy_and_imagines_where_training_does(codec, tiny, coupling):
+@pytest.mark.parametrize(("coupling", "aided"), [("none", True), ("imagine", True), ("imagine", False)])
+def test_evaluation_is_greedy_and_imagines_where_training_does(codec, tiny, coupling, aided):
+    """Unless it is asked for what the policy can do unaided."""
     config = RunConfig(world_model=WorldModelConfig(coupling=coupling))
     engine = Stub(codec, lambda text: "" if "<|obs|>" in text else SEARCH)
-    rows = play_tasks(engine, codec, tiny, tiny.tasks[:3], config, seed=0, episodes=2)
+    rows = play_tasks(engine, codec, tiny, tiny.tasks[:3], config, seed=0, episodes=2, aided=aided)
     assert [r.task_id for r in rows] == ["bill", "bill", "fraud", "fraud", "nocard", "nocard"]
     assert len({r.group for r in rows}) == 6  # each episode imagines for itself
     assert {p.temperature for p in engine.prompts} == {0.0}
     asked = [codec.decode(p.tokens) for p in engine.prompts]
-    assert sum(text.endswith('"phone_number": "') for text in asked) == (6 if coupling == "imagine" else 0)
+    assert sum(text.endswith('"phone_number": "') for text in asked) == (6 if coupling == "imagine" and aided else 0)
 
 
 def test_groups_are_sampled_as_in_training(codec, tiny):

@@ -26,7 +26,7 @@ from lfo.learner import (
 from lfo.objectives import dapo_loss, world_model_loss
 from lfo.records import Turn
 from lfo.rollout import Prompt, TorchEngine
-from lfo.tokens import CallExample, Role, collate_calls, collate_trajectories
+from lfo.tokens import CallExample, Role, collate_calls, collate_trajectories, without
 
 ADVANTAGES = [1.0, -0.5, 2.0, -1.0]
 
@@ -289,6 +289,48 @@ def test_stacked_adapters_act_together_and_learn_apart(make_learner, rows, calls
         seen[coupling] = both
     assert same(seen["none"][WORLD_MODEL], seen["stacked"][WORLD_MODEL])
     assert not any(torch.allclose(a, b) for a, b in zip(seen["none"][POLICY], seen["stacked"][POLICY], strict=True))
+
+
+@pytest.fixture
+def imagining(make_trajectory):
+    """Four trajectories of two groups; two tokens before the last action are imagined, in the last row none."""
+    rng = random.Random(6)
+    rows = [make_trajectory(*(ids(rng, n) for n in (3, 2, 5, 2 + i)), group=i // 2) for i in range(4)]
+    for row in rows[:3]:
+        row.roles[7:9] = [int(Role.IMAGINED)] * 2
+    return rows
+
+
+def test_internalising_is_advantage_weighted_likelihood_without_the_imagined_tokens(
+    make_learner, imagining, monkeypatch
+):
+    """Added to the policy's gradient: weight times that of -A log p of the actions, imagined tokens cut out."""
+    seen = {}
+    for weight in (0.0, 0.5):
+        settings = {"world_model.coupling": "imagine", "policy.internalise": weight, "policy.max_grad_norm": 1e9}
+        learner = make_learner(**settings)
+        seen[weight], metrics = gradients_of_update(
+            learner, monkeypatch, lambda x=learner: x.joint_update(imagining, ADVANTAGES, [], 1.0, 0)
+        )
+        assert ("internalise/neg_logprob" in metrics) == (weight > 0)
+    learner.activate(POLICY)
+    learner.model.zero_grad(set_to_none=True)
+    bare = [without(row, Role.IMAGINED) for row in imagining[:3]]
+    logprobs, _ = learner.token_logprobs(collate_trajectories(bare, ADVANTAGES[:3], 0))
+    per_token = torch.tensor([a for i, a in enumerate(ADVANTAGES[:3]) for _ in range(4 + i)])
+    expected = torch.autograd.grad(-0.5 * (per_token * logprobs).mean(), learner.parameters(POLICY))
+    added = [a - b for a, b in zip(seen[0.5][POLICY], seen[0.0][POLICY], strict=True)]
+    assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(added, expected, strict=True))
+    assert metrics["internalise/neg_logprob"] == pytest.approx(-logprobs.mean().item(), rel=1e-4)
+    assert all(g is None for g in seen[0.5][WORLD_MODEL])
+
+
+def test_nothing_imagined_is_nothing_to_internalise(make_learner, rows):
+    """Bit for bit the update without it."""
+    runs = [make_learner(**{"world_model.coupling": "imagine", "policy.internalise": w}) for w in (0.0, 0.5)]
+    for learner in runs:
+        assert "internalise/neg_logprob" not in learner.joint_update(rows, ADVANTAGES, [], 1.0, seed=0)
+    assert same(weights(runs[0], POLICY), weights(runs[1], POLICY))
 
 
 # --- updates ---------------------------------------------------------------------------------

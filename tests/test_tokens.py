@@ -29,6 +29,7 @@ from lfo.tokens import (
     reply_mask,
     segments,
     state_text,
+    without,
 )
 from lfo.tools import format_call
 
@@ -127,6 +128,16 @@ def test_segments_end_where_the_role_changes(codec, make_trajectory):
         (Role.ACTION, "search_company", len(call)),
     ]
     assert segments(codec, make_trajectory([])) == []
+
+
+def test_a_trajectory_without_the_tokens_of_a_role(make_trajectory):
+    row = make_trajectory([1, 2], [3], [4, 5, 6], [7], logprob=-2.0)
+    row.roles[3:5] = [int(Role.IMAGINED)] * 2
+    bare = without(row, Role.IMAGINED)
+    assert bare.tokens == [1, 2, 3, 6, 7] and len(row.tokens) == 7
+    assert bare.roles == [Role.PROMPT, Role.PROMPT, Role.ACTION, Role.OBSERVATION, Role.ACTION]
+    assert bare.logprobs == [0, 0, -2.0, 0, -2.0]
+    assert without(bare, Role.IMAGINED) == bare
 
 
 # --- the world model's state -----------------------------------------------------------------

@@ -20,6 +20,7 @@ import torch
 from safetensors.torch import load_file
 
 from lfo.config import as_dict
+from lfo.evaluate import play_tasks
 from lfo.learner import POLICY, WORLD_MODEL, CheckpointError
 from lfo.rollout import TorchEngine
 from lfo.tokens import CallExample, Role
@@ -367,6 +368,29 @@ def test_imagining_runs_through_the_loop(config, tmp_path, tiny):
     run = Run(config(**{"world_model.coupling": "imagine", "task_budget": 3}), tmp_path, tiny)
     rows = run_through(run)
     assert sum(Role.IMAGINED in row.roles for row in rows) > len(rows) / 2
+
+
+def test_success_is_reported_with_and_without_imagination(config, tmp_path, tiny, monkeypatch):
+    """Runs that internalise have rows of another kind beside the rows of success; others have none."""
+    aided = []
+
+    def played(*args, aided_by=aided, **rest):
+        aided_by.append(rest.get("aided", True))
+        return play_tasks(*args, **rest)
+
+    monkeypatch.setattr("lfo.train.play_tasks", played)
+    for weight, expected in ((0.0, [True]), (0.3, [True, False])):
+        aided.clear()
+        settings = {"world_model.coupling": "imagine", "policy.internalise": weight, "eval_splits": ["train"]}
+        run = Run(config(**settings), tmp_path / str(weight), tiny)
+        run.publish()
+        rows = run.evaluate()
+        assert aided == expected
+        kinds = [row["kind"] for row in rows]
+        assert kinds.count("unaided") == (kinds.count("success") if weight else 0)
+        assert {"split", "tasks", "level", "success", "low", "high", "n"} <= {
+            k for r in rows if r["kind"] == kinds[0] for k in r
+        }
 
 
 # --- dreams ----------------------------------------------------------------------------------
