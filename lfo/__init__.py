@@ -6,7 +6,7 @@ Import order, lowest layer first (``tests/test_layout.py`` enforces it)::
     1  world   tools                                   hidden rules, public tools
     2  simulator  env                                  who answers, one episode
     3  tokens  base                                    text <-> token ids with roles; the frozen model
-    4  objectives  sampling                            losses; how a group of rollouts is conditioned
+    4  objectives  sampling  schedule                  losses; how groups are conditioned; who learns when
     5  rollout  learner                                weights -> trajectories; trajectories -> weights
     6  evaluate  train  transfer                       measurements; the only loop; frozen runs elsewhere
     7  figures  diagnostics  render  sweep  cli        result files -> figures, advice, HTML; command line

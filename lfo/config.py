@@ -30,6 +30,7 @@ NO_WORLD_MODEL = {
     "world_model.probes": 0,
     "world_model.shuffle": False,
 }
+SCHEDULES = ("joint", "alternating", "world_first", "hierarchical")
 COUPLINGS = ("none", "shared", "stacked", "imagine", "dream")
 PREDICT = ("nothing", "phone", "phone+form", "all")
 
@@ -116,6 +117,11 @@ class WorldModelConfig:
     template: str = "call"
     lam: float = 0.5  # weight of the world-model loss
     learning_rate: float = 3e-3  # of the world-model adapter; `shared` has only the policy's
+    schedule: str = (
+        "joint"  # who learns in which step: joint | alternating | world_first | hierarchical (schedule.turns)
+    )
+    world_first_tasks: int = 80  # sampled tasks from which the world model alone learns; `world_first` only
+    policy_every: int = 4  # steps between the policy's turns; `hierarchical` only
     updates: int = 20  # replay updates per step, beyond the one in the joint step
     batch: int = 16  # examples per replay update
     ema: float = 0.95  # decay per update of the running average of the world model that is published; 0 switches it off
@@ -131,15 +137,18 @@ class WorldModelConfig:
         _one_of(self, "coupling", *COUPLINGS)
         _one_of(self, "predict", *PREDICT)
         _one_of(self, "template", "call", "trajectory")
+        _one_of(self, "schedule", *SCHEDULES)
         _at_least(self, 0.0, "lam", "learning_rate", "max_grad_norm")
-        _at_least(self, 0, "updates", "probes", "ema", "dreams", "dream_after")
+        _at_least(self, 0, "updates", "probes", "ema", "dreams", "dream_after", "world_first_tasks")
         if self.ema >= 1:
             raise ConfigError(f"WorldModelConfig.ema is {self.ema}; it must be < 1.")
-        _at_least(self, 1, "batch", "dream_samples")
+        _at_least(self, 1, "batch", "dream_samples", "policy_every")
         if not 0 < self.dream_agreement <= 1:
             raise ConfigError(f"WorldModelConfig.dream_agreement is {self.dream_agreement}; it must be > 0 and <= 1.")
         if self.template == "trajectory" and (self.coupling != "shared" or self.shuffle):
             raise ConfigError("template 'trajectory' is the policy's own pass: set coupling 'shared' and no shuffle.")
+        if self.schedule != "joint" and (self.predict == "nothing" or self.template == "trajectory"):
+            raise ConfigError(f"schedule '{self.schedule}' takes a world model and the template 'call'.")
         if self.shuffle and self.predict != "phone":
             raise ConfigError("world_model.shuffle deals out phone replies: set world_model.predict to 'phone'.")
         if self.coupling not in ("none", "shared") and self.predict == "nothing":

@@ -38,6 +38,7 @@ from lfo.objectives import group_advantages, overlong_penalty
 from lfo.records import Task, Trajectory, read_jsonl, write_jsonl
 from lfo.rollout import Engine, TorchEngine, group_jobs, play
 from lfo.sampling import TaskStream, by_group, informative, shuffled
+from lfo.schedule import Due, turns
 from lfo.tokens import CallExample, Codec
 from lfo.world import World, generate_world
 
@@ -53,7 +54,7 @@ class Run:
         self.codec = Codec.load(require_base(config.model.base), config.world_model.template)
         self.learner = Learner(config, self.codec.pad_id, device)
         self.engine: Engine = TorchEngine(config.model.base, device)
-        self.buffer = ReplayBuffer()
+        self.buffer, self.due = ReplayBuffer(), Due()
         self.stream = TaskStream(self.world.split("train", config.levels), config.seed)
         self.step, self.groups, self.version = 0, 0, 0
         self.evaluated_at = -1
@@ -148,12 +149,12 @@ class Run:
         c, w = self.config, self.config.world_model
         if w.coupling != "dream" or not w.dreams or self.tasks_seen < w.dream_after:
             return []
-        seed = derive_seed(c.seed, "dream", self.step)
-        stream = TaskStream(self.world.split("train", c.levels), derive_seed(c.seed, "dream"), self.step * w.dreams)
+        seed, before = derive_seed(c.seed, "dream", self.step), self.step * w.dreams
+        stream = TaskStream(self.world.split("train", c.levels), derive_seed(c.seed, "dream"), before)
         jobs = [
             job
-            for k, task in enumerate(stream.take(w.dreams))
-            for job in group_jobs(task, -1 - k, derive_seed(seed, "episode", k), c.rollout.group_size, probes=0)
+            for k, task in enumerate(stream.take(w.dreams), start=before)
+            for job in group_jobs(task, -1 - k, derive_seed(c.seed, "dreamt episode", k), c.rollout.group_size, 0)
         ]
         with self._timed("dream"):
             return play(self.engine, self.codec, self.world, jobs, c.env, c.rollout, seed, dream=w)
@@ -166,24 +167,30 @@ class Run:
         kept: what the policy learns from; rows: all rollouts of the step; calls: what was heard in them.
         """
         c, metrics = self.config, {}
-        learns = c.world_model.lam > 0
+        world_on = c.world_model.lam > 0
+        policy_turn, world_turn, replays = turns(c.world_model, self.step, self.tasks_seen)
+        updates = self._updates(kept)
+        skips = c.world_model.schedule == "world_first" and not policy_turn  # the first tasks are the world model's
+        self.due.add([] if skips else updates, calls if world_on else [], max(1, len(updates)))
+        updates, calls, count = self.due.take(policy_turn, world_turn)
+        kept = [row for part in updates for row in part]
         listeners: list[Trajectory] = []  # dropped groups, whose replies are learned all the same
-        if learns and c.world_model.template == "trajectory":
+        if world_on and c.world_model.template == "trajectory":
             taught = {row.group for row in kept}
             listeners, calls = [row for row in rows if row.group not in taught and row.calls], []
-        updates = self._updates(kept) or [[]] * bool(learns and (calls or listeners))
+        updates = updates or [[]] * (count if calls or listeners else 0)
         advantages = dict(zip(map(id, kept), advantages_of(kept, c), strict=True))
         with self._timed("joint"):
             for i, part in enumerate(updates * c.policy.epochs):
                 share = []
-                if i < len(updates):
-                    part, share = part + listeners[i :: len(updates)], calls[i :: len(updates)]
+                if i < count:
+                    part, share = part + listeners[i::count], calls[i::count]
                 seed = derive_seed(c.seed, "joint", self.step, i)
                 if part or share:
                     weights = [advantages.get(id(r)) for r in part]
                     self._note(metrics, self.learner.joint_update(part, weights, share, factor, seed))
         with self._timed("replay"):
-            for i in range(c.world_model.updates if learns and self.buffer.examples else 0):
+            for i in range(replays if world_on and world_turn and self.buffer.examples else 0):
                 seed = derive_seed(c.seed, "replay", self.step, i)
                 batch = self.buffer.draw(c.world_model.batch, seed)
                 self._note(
@@ -250,6 +257,7 @@ class Run:
             "version": self.version,
             "evaluated_at": self.evaluated_at,
             "calls": len(self.buffer.examples),
+            "due": self.due.to_json(),
             "metrics_lines": _line_count(self.folder / "metrics.jsonl"),
         }
         write_jsonl(self.folder / "calls.jsonl", self.buffer.examples)
@@ -284,7 +292,7 @@ class Run:
         calls = read_jsonl(path, CallExample)[: state["calls"]] if path.exists() else []
         if len(calls) < state["calls"]:
             raise CheckpointError(f"{path} lacks calls that the checkpoint counts on; start again in a new run folder.")
-        self.buffer = ReplayBuffer(calls)
+        self.buffer, self.due = ReplayBuffer(calls), Due.from_json(state["due"])
         self.stream.position, self.groups, self.step = state["position"], state["groups"], state["step"]
         self.version, self.evaluated_at = state["version"], state["evaluated_at"]
         _keep_lines(self.folder / "metrics.jsonl", state["metrics_lines"])

@@ -174,6 +174,13 @@ def test_overrides_are_as_strict_as_the_file(write):
             {"policy": PolicyConfig(internalise=0.5), "world_model": WorldModelConfig(coupling="none")},
             "set world_model.coupling to 'imagine'.",
         ),
+        (
+            WorldModelConfig,
+            {"schedule": "hierarchical", "template": "trajectory", "coupling": "shared"},
+            "the template 'call'.",
+        ),
+        (WorldModelConfig, {"schedule": "sometimes"}, "choose one of: joint, alternating, world_first, hierarchical."),
+        (WorldModelConfig, {"template": "trajectory"}, "set coupling 'shared' and no shuffle."),
         (WorldModelConfig, {"shuffle": True, "predict": "all"}, "set world_model.predict to 'phone'."),
         (WorldModelConfig, {"predict": "phones"}, "choose one of: nothing, phone, phone+form, all."),
     ],

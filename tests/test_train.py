@@ -432,7 +432,7 @@ def test_dreams_differ_from_step_to_step_and_teach_the_policy(config, tmp_path, 
     run.step = 1
     nights.append(run._dream())
     assert {r.task_id for r in nights[0]} != {r.task_id for r in nights[1]}
-    assert run.tasks_seen == 0 and {r.group for rows in nights for r in rows} == {-1, -2}
+    assert run.tasks_seen == 0 and {r.group for rows in nights for r in rows} == {-1, -2, -3, -4}
 
 
 # --- dynamic sampling ------------------------------------------------------------------------
@@ -534,6 +534,64 @@ def test_groups_are_spread_over_the_updates(dealt, monkeypatch):
     assert [groups for groups, _, _ in seen] == [[0, 0, 1, 1], [2, 2]]
     assert sorted(c for _, calls, _ in seen for c in calls) == ["g0", "g0", "g1", "g1", "g2", "g2"]
     assert [a for _, _, advantages in seen for a in advantages] == pytest.approx([1, -1] * 3, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "policy", "world_model"),
+    [
+        # updates of (policy, world model) in four steps with 3, 1, 0 and 4 informative groups, two per update
+        ({}, [2, 1, 0, 2], [2, 1, 1, 2]),
+        ({"world_model.schedule": "alternating"}, [2, 0, 1, 0], [0, 3, 0, 3]),
+        ({"world_model.schedule": "world_first", "world_model.world_first_tasks": 8}, [0, 0, 0, 2], [2, 1, 1, 2]),
+        ({"world_model.schedule": "hierarchical", "world_model.policy_every": 2}, [0, 3, 0, 2], [2, 1, 1, 2]),
+    ],
+)
+def test_schedules_make_the_updates_of_joint(dealt, schedule, policy, world_model):
+    """Whoever waits makes them up later; a call is heard once, a group is learned once; replay follows the turns."""
+    deal = [MIXED] * 3 + [LOST] + [MIXED] + [LOST] * 7 + [MIXED] * 4
+    run = dealt(deal, **schedule, **{"rollout.tasks_per_step": 4, "world_model.updates": 3})
+    made: list = []
+
+    def update(rows, advantages, calls, factor, seed):
+        made.append(({r.group for r in rows}, [c.task_id for c in calls]))
+        return {}
+
+    run.learner.joint_update = update
+    run.learner.replay_update = lambda *_: made.append("replay") or {}
+    run.publish()
+    seen, replays = [], []
+    for _ in range(4):
+        made.clear()
+        run.advance()
+        replays.append(made.count("replay"))
+        seen.append([m for m in made if m != "replay"])
+    assert [sum(bool(groups) for groups, _ in step) for step in seen] == policy
+    assert [sum(bool(calls) for _, calls in step) for step in seen] == world_model
+    learned = [g for step in seen for groups, _ in step for g in groups]
+    assert len(learned) == len(set(learned))
+    heard = [c for step in seen for _, calls in step for c in calls]
+    assert len(heard) == 2 * len(set(heard)) == 32  # each group's two rollouts made the same call
+    assert replays == [3 * 2 * bool(n) if "alternating" in schedule.values() else 3 for n in world_model]
+
+
+def test_a_schedule_goes_on_where_it_stopped(config, tmp_path, bills):
+    """What waited at the checkpoint is learned after it."""
+    settings = {"world_model.schedule": "hierarchical", "world_model.policy_every": 3, "task_budget": 9}
+    runs = [Run(config(**settings), tmp_path / str(i), bills) for i in range(2)]
+    for run in runs:
+        run.publish()
+        run.advance()
+    assert runs[0].due.rollouts  # it was informative
+    runs[0].log([])
+    runs[0].save()
+    resumed = Run(runs[0].config, runs[0].folder, bills)
+    assert resumed.resume()
+    resumed.publish()
+    for run in (resumed, runs[1]):
+        run.advance()
+        run.advance()
+    assert not resumed.due.rollouts
+    assert same(weights_of(resumed.folder)[POLICY], weights_of(runs[1].folder)[POLICY])
 
 
 def test_more_passes_over_the_groups_are_the_policys_alone(dealt):
