@@ -96,12 +96,13 @@ class PolicyConfig:
     groups_per_update: int = 2  # groups in one optimizer step
     epochs: int = 1  # passes over a step's groups; the world model joins in the first
     internalise: float = 0.0  # weight of the same actions without the imagined tokens before them; `imagine` only
+    surprise: float = 0.0  # weight of the world model's surprise in the reward, per nat and reply token; a comparison
     max_grad_norm: float = 1.0
     overlong_buffer: int = 64  # tokens before the budget in which the soft overlong penalty grows to -1
 
     def __post_init__(self):
         _at_least(self, 0.0, "learning_rate", "clip_low", "clip_high", "max_grad_norm", "overlong_buffer")
-        _at_least(self, 0.0, "internalise")
+        _at_least(self, 0.0, "internalise", "surprise")
         _at_least(self, 1, "groups_per_update", "epochs")
 
 
@@ -208,6 +209,8 @@ class RunConfig:
             raise ConfigError("template 'trajectory' takes both losses in one pass: set rollout.temperature to 1.")
         if self.policy.internalise > 0 and self.world_model.coupling != "imagine":
             raise ConfigError("policy.internalise is about imagined tokens: set world_model.coupling to 'imagine'.")
+        if self.policy.surprise > 0 and self.world_model.predict == "nothing":
+            raise ConfigError("policy.surprise needs a world model: set world_model.predict to 'phone' or more.")
         if self.world_model.coupling == "dream" and self.env.reward != "binary":
             raise ConfigError("a dreamt reply tells success and nothing else: set env.reward to 'binary'.")
         if not self.eval_splits or any(s not in ("train", "validation", "test") for s in self.eval_splits):

@@ -200,6 +200,19 @@ class Learner:
             parts.append(loss)
         return _add(parts)
 
+    @torch.no_grad()
+    def surprise(self, calls: Sequence[CallExample]) -> list[float]:
+        """Negative log-probability (nats) of each reply under the world model as it is, summed over its tokens."""
+        self.activate(self.world_adapter)
+        self.model.eval()
+        found = [0.0] * len(calls)
+        for index in micro_batches([len(c.prompt) + len(c.reply) for c in calls]):
+            logprobs, _ = self.token_logprobs(collate_calls([calls[i] for i in index], self.pad_id).to(self.device))
+            for i, reply in zip(index, logprobs.split([len(calls[i].reply) for i in index]), strict=True):
+                found[i] = -reply.sum().item()
+        self.model.train()
+        return found
+
     # --- updates ------------------------------------------------------------------------------
 
     def joint_update(

@@ -80,6 +80,7 @@ class Run:
             kept, rows = self.sample_groups()
         rate = (self.engine.generated_tokens - tokens_before) / self.seconds["rollout"]
         dreamt = self._dream()
+        surprise = self._surprise(kept) if self.config.policy.surprise > 0 else {}
         calls = [call for row in rows for call in row.calls]
         if self.config.world_model.shuffle:
             calls = shuffled(calls, derive_seed(self.config.seed, "shuffle", self.step))
@@ -104,6 +105,7 @@ class Run:
             "sampled_tokens": self.engine.generated_tokens - tokens_before,
             "trained_tokens": self.learner.trained_tokens - trained_before,
             **_dream_metrics(dreamt),
+            **surprise,
             **metrics,
             "seconds": {k: round(v, 3) for k, v in self.seconds.items()},
             "tokens_per_second": rate,
@@ -158,6 +160,22 @@ class Run:
         ]
         with self._timed("dream"):
             return play(self.engine, self.codec, self.world, jobs, c.env, c.rollout, seed, dream=w)
+
+    def _surprise(self, kept: list[Trajectory]) -> dict[str, float]:
+        """Reward rollouts for replies that the world model, as it is, did not expect (curiosity, arXiv 1705.05363).
+
+        A rollout's surprise is the mean over all its reply tokens, 0 without a call. Which groups are kept was
+        decided on the binary outcome, and group advantages take out what a whole group has in common.
+        """
+        calls = list(dict.fromkeys(call for row in kept for call in row.calls))
+        nats = dict(zip(calls, self.learner.surprise(calls), strict=True))
+        means = [
+            sum(nats[call] for call in row.calls) / sum(len(call.reply) for call in row.calls) if row.calls else 0.0
+            for row in kept
+        ]
+        for row, mean in zip(kept, means, strict=True):
+            row.reward += self.config.policy.surprise * mean
+        return {"surprise": sum(means) / len(means)} if means else {}
 
     def _learn(
         self, kept: list[Trajectory], rows: list[Trajectory], calls: list[CallExample], factor: float

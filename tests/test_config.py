@@ -181,6 +181,11 @@ def test_overrides_are_as_strict_as_the_file(write):
         ),
         (WorldModelConfig, {"schedule": "sometimes"}, "choose one of: joint, alternating, world_first, hierarchical."),
         (WorldModelConfig, {"template": "trajectory"}, "set coupling 'shared' and no shuffle."),
+        (
+            RunConfig,
+            {"policy": PolicyConfig(surprise=0.1), "world_model": WorldModelConfig(coupling="none", predict="nothing")},
+            "policy.surprise needs a world model",
+        ),
         (WorldModelConfig, {"shuffle": True, "predict": "all"}, "set world_model.predict to 'phone'."),
         (WorldModelConfig, {"predict": "phones"}, "choose one of: nothing, phone, phone+form, all."),
     ],

@@ -394,6 +394,22 @@ def test_micro_batches_give_the_gradient_of_one_batch(make_learner, rows, calls,
     assert metrics_one == pytest.approx(metrics_many, rel=1e-4, abs=1e-6)
 
 
+def test_surprise_is_what_a_reply_costs(make_learner, calls, monkeypatch):
+    """Nats of each reply, whatever the batches and without dropout or gradients; an expected reply costs less."""
+    learner = make_learner(**{"model.dropout": 0.5})
+    first = learner.surprise(calls)
+    monkeypatch.setattr(learner_module, "micro_batches", lambda lengths: micro_batches(lengths, 1))
+    assert learner.surprise(calls) == pytest.approx(first, rel=1e-4) and all(nats > 0 for nats in first)
+    learner.activate(WORLD_MODEL)
+    learner.model.eval()
+    alone, _ = learner.token_logprobs(collate_calls(calls[2:3], 0))
+    assert first[2] == pytest.approx(-alone.sum().item(), rel=1e-4)
+    assert all(g is None for g in gradients(learner, WORLD_MODEL)) and learner.surprise([]) == []
+    for step in range(5):
+        learner.replay_update(calls[:1], 1.0, seed=step)
+    assert learner.surprise(calls[:1])[0] < first[0]
+
+
 def test_tokens_that_were_trained_on_are_counted(make_learner, rows, calls):
     """Everything that goes forward and backward, padding aside; nothing that only goes forward."""
     learner = make_learner()

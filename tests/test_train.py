@@ -370,6 +370,20 @@ def test_imagining_runs_through_the_loop(config, tmp_path, tiny):
     assert sum(Role.IMAGINED in row.roles for row in rows) > len(rows) / 2
 
 
+@pytest.mark.parametrize("predict", ["phone+form", "all"])
+def test_what_is_predicted_is_an_option_of_the_whole_loop(config, tmp_path, tiny, predict):
+    """With probes and imagination: answers of the other tools are learned, imagined replies are the phone's."""
+    settings = {"world_model.coupling": "imagine", "world_model.predict": predict, "world_model.probes": 1}
+    run = Run(config(**settings, **{"task_budget": 3, "eval_splits": ["train"]}), tmp_path, tiny)
+    rows = run_through(run)
+    statuses = {call.status for call in run.buffer.examples}
+    assert {"ok", "auth_failed"} <= statuses
+    assert any("departments" in call.reply_text for call in run.buffer.examples) == (predict == "all")
+    assert any(Role.IMAGINED in row.roles for row in rows) and any(row.probe and row.calls for row in rows)
+    kinds = {row.get("category") for row in run.evaluate() if row["kind"] == "reply"}
+    assert "ok" in kinds
+
+
 def test_success_is_reported_with_and_without_imagination(config, tmp_path, tiny, monkeypatch):
     """Runs that internalise have rows of another kind beside the rows of success; others have none."""
     aided = []
@@ -606,6 +620,27 @@ def test_more_passes_over_the_groups_are_the_policys_alone(dealt):
     assert [groups for groups, _, _ in seen] == [[0, 0, 1, 1], [2, 2]] * 2
     assert [calls for _, calls, _ in seen] == [3, 3, 0, 0] and len({seed for _, _, seed in seen}) == 4
     assert metrics["trained_tokens"] == 2 * 6 * 4 + 6 * 4 and metrics["sampled_tokens"] == 0
+
+
+def test_surprise_is_added_to_what_the_policy_is_rewarded_for(dealt, monkeypatch):
+    """Group 0: rewards 1 + 2 * 0.5 and 0 + 0 without a call; groups are still kept for their outcome alone."""
+    run = dealt([MIXED, LOST], **{"policy.surprise": 2.0, "rollout.tasks_per_step": 2, "world_model.updates": 0})
+    asked = []
+    monkeypatch.setattr(run.learner, "surprise", lambda calls: asked.append(calls) or [1.0] * len(calls))
+    rewards = []
+    monkeypatch.setattr(run.learner, "joint_update", lambda rows, *_: rewards.append([r.reward for r in rows]) or {})
+    sample = run.sample_groups
+
+    def one_without_a_call():
+        kept, rows = sample()
+        kept[1].calls = []
+        return kept, rows
+
+    monkeypatch.setattr(run, "sample_groups", one_without_a_call)
+    run.publish()
+    metrics = run.advance()
+    assert rewards == [[2.0, 0.0]] and metrics["surprise"] == 0.25  # one nat, two reply tokens
+    assert [len(calls) for calls in asked] == [1] and metrics["groups_kept"] == 1 and metrics["train_success"] == 0.25
 
 
 def test_advantages_include_the_overlong_penalty(config, make_trajectory):
