@@ -250,7 +250,7 @@ def learning_curves(runs: Runs) -> plt.Figure:
         ax.axhline(0.7, color="grey", lw=1, ls=":")
         ax.set(title=title, xlabel="sampled tasks", ylim=(-0.02, 1.02))
     axes[0].set_ylabel("success, greedy")
-    axes[0].legend(loc="upper left", fontsize="small")
+    axes[1].legend(loc="upper left", fontsize="small")
     fig.tight_layout()
     return fig
 
