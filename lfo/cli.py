@@ -43,7 +43,7 @@ def build_parser() -> argparse.ArgumentParser:
     train.add_argument("--quiet", action="store_true", help="no progress bar")
     train.set_defaults(act=_train)
 
-    sweep = commands.add_parser("sweep", help="train every combination of a grid file, resumably, one process per core")
+    sweep = commands.add_parser("sweep", help="train a grid or arms x seeds, resumably, one process per core")
     sweep.add_argument("--grid", type=Path, required=True, help="e.g. configs/tuning_baseline.yaml")
     sweep.add_argument("--out", type=Path, required=True, help="folder of the run folders")
     sweep.add_argument("--workers", type=int, help="runs at a time; default one per core")
@@ -151,11 +151,12 @@ def _train(args) -> None:
 
 def _sweep(args) -> None:
     from lfo import figures
-    from lfo.sweep import read_grid, train_many
+    from lfo.sweep import by_arm, read_grid, train_many
 
     folders = train_many(read_grid(args.grid, args.out), args.workers)
-    table = figures.sweep_table(folders)
-    path = figures.save_table(table, args.out / "summary", {f.name: [f] for f in folders})
+    arms = by_arm(folders) if folders[0].parent != args.out else {}
+    table = figures.summary_table(arms) if arms else figures.sweep_table(folders)
+    path = figures.save_table(table, args.out / "summary", arms or {f.name: [f] for f in folders})
     print(f"{table.to_string(index=False)}\nwrote {path}")
 
 

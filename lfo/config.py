@@ -28,8 +28,9 @@ NO_WORLD_MODEL = {
     "world_model.lam": 0.0,
     "world_model.updates": 0,
     "world_model.probes": 0,
+    "world_model.shuffle": False,
 }
-COUPLINGS = ("none", "shared", "imagine")
+COUPLINGS = ("none", "shared", "stacked", "imagine", "dream")
 PREDICT = ("nothing", "phone", "phone+form", "all")
 
 
@@ -104,7 +105,9 @@ class PolicyConfig:
 class WorldModelConfig:
     """Cross-entropy on what the environment says, and how it reaches the policy (DESIGN section 4)."""
 
-    coupling: str = "imagine"  # none: the plain sum; shared: one adapter; imagine: predictions enter the context
+    # none: the plain sum; shared: one adapter; stacked: the policy acts through both adapters; imagine: predictions
+    # enter the context; dream: the policy also practises on calls that the world model answers
+    coupling: str = "imagine"
     predict: str = "phone"  # what is predicted; "nothing" switches the world model off (baseline DAPO)
     lam: float = 0.5  # weight of the world-model loss
     learning_rate: float = 3e-3  # of the world-model adapter; `shared` has only the policy's
@@ -112,18 +115,29 @@ class WorldModelConfig:
     batch: int = 16  # examples per replay update
     ema: float = 0.95  # decay per update of the running average of the world model that is published; 0 switches it off
     probes: int = 0  # rollouts of each group that make the imagined call for real, for the world model alone
+    shuffle: bool = False  # placebo: calls are learned with the replies of other tasks' calls (sampling.shuffled)
+    dreams: int = 8  # dreamt groups per step; `dream` only, as the next three
+    dream_after: int = 80  # sampled tasks before the first dream
+    dream_samples: int = 4  # imagined replies to a dreamt call
+    dream_agreement: float = 1.0  # share of them that must say success for the call to be one
     max_grad_norm: float = 1.0
 
     def __post_init__(self):
         _one_of(self, "coupling", *COUPLINGS)
         _one_of(self, "predict", *PREDICT)
         _at_least(self, 0.0, "lam", "learning_rate", "max_grad_norm")
-        _at_least(self, 0, "updates", "probes", "ema")
+        _at_least(self, 0, "updates", "probes", "ema", "dreams", "dream_after")
         if self.ema >= 1:
             raise ConfigError(f"WorldModelConfig.ema is {self.ema}; it must be < 1.")
-        _at_least(self, 1, "batch")
-        if self.coupling == "imagine" and self.predict == "nothing":
-            raise ConfigError("coupling 'imagine' needs a world model: set world_model.predict to 'phone' or more.")
+        _at_least(self, 1, "batch", "dream_samples")
+        if not 0 < self.dream_agreement <= 1:
+            raise ConfigError(f"WorldModelConfig.dream_agreement is {self.dream_agreement}; it must be > 0 and <= 1.")
+        if self.shuffle and self.predict != "phone":
+            raise ConfigError("world_model.shuffle deals out phone replies: set world_model.predict to 'phone'.")
+        if self.coupling not in ("none", "shared") and self.predict == "nothing":
+            raise ConfigError(
+                f"coupling '{self.coupling}' needs a world model: set world_model.predict to 'phone' or more."
+            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,6 +187,8 @@ class RunConfig:
                 f"world_model.probes is {self.world_model.probes} of rollout.group_size {self.rollout.group_size};"
                 " at least 2 rollouts of a group must be left to the policy."
             )
+        if self.world_model.coupling == "dream" and self.env.reward != "binary":
+            raise ConfigError("a dreamt reply tells success and nothing else: set env.reward to 'binary'.")
         if not self.eval_splits or any(s not in ("train", "validation", "test") for s in self.eval_splits):
             raise ConfigError(f"RunConfig.eval_splits is {self.eval_splits}; choose among train, validation, test.")
         if not self.levels or any(level not in range(1, 6) for level in self.levels):

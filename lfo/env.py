@@ -64,7 +64,16 @@ class Episode:
         shaped_reward: the ladder of DESIGN section 2, in [0, 1].
     """
 
-    def __init__(self, world: World, task: Task, config: EnvConfig, seed: int, held_out_phrasing: bool = False):
+    def __init__(
+        self,
+        world: World,
+        task: Task,
+        config: EnvConfig,
+        seed: int,
+        held_out_phrasing: bool = False,
+        csr: CsrSimulator | None = None,
+    ):
+        """`csr`: somebody with a CSR's `call` and `all_served` who answers the phone instead of one."""
         self.task, self.config = task, config
         self.request = task.request
         self.stop: StopReason | None = None
@@ -78,7 +87,7 @@ class Episode:
         stream = f"{seed}/{task.task_id}"
         self._user = UserSimulator(world.profiles[task.profile_id], stream)
         owners = {goal: DEPARTMENT_OF_GOAL[goal] for goal in task.goals}
-        self._csr = CsrSimulator(self._company, world.rules, owners, stream, held_out_phrasing)
+        self._csr = csr or CsrSimulator(self._company, world.rules, owners, stream, held_out_phrasing)
         self._forms_left = 1
 
     # --- stepping -----------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from lfo.env import REFERENCE_POLICIES, Episode, run_scripted
 from lfo.records import Task, Trajectory, Turn
 from lfo.rollout import Completion, Engine, Job, Prompt, group_jobs, play
 from lfo.sampling import empty_handed_call
-from lfo.simulator import SITUATION_STATUS, CsrSimulator, requested_fields, say
+from lfo.simulator import SITUATION_STATUS, CsrSimulator, parse_reply, requested_fields, say
 from lfo.statistics import wilson
 from lfo.tokens import CallExample, Codec
 from lfo.tools import ToolCall, format_call, parse_action, search_company
@@ -107,11 +107,9 @@ def behaviour(rows: Sequence[Trajectory]) -> dict[str, float]:
 
 def read_reply(text: str) -> tuple[str, frozenset[str], frozenset[str]]:
     """What a reply means: its status, the fields it names, the departments it names after its own."""
-    try:
-        data = json.loads(text)
-        status, message = str(data["status"]), str(data["message"])
-    except (ValueError, KeyError, TypeError):
-        return "unreadable", frozenset(), frozenset()
+    status, message = parse_reply(text)
+    if status == "unreadable":
+        return status, frozenset(), frozenset()
     rest = re.split(r"[.!] ", message, maxsplit=1)[-1]  # "Billing. ..." or "Billing, hi! ..."
     return status, requested_fields(message), frozenset(_DEPARTMENT.findall(rest))
 

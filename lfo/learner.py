@@ -2,7 +2,8 @@
 
 ``policy`` learns from advantages (DAPO), ``world_model`` from replies (cross-entropy). One backward
 pass and one gradient clip per adapter: a joint clip would let lambda reach the policy through the
-norm alone. With coupling ``shared`` there is only ``policy`` and both losses fall on it.
+norm alone. With coupling ``shared`` there is only ``policy`` and both losses fall on it. With
+``stacked`` the policy acts through both adapters added, and each loss still moves its own alone.
 
 Never imports `lfo.rollout`: adapters leave as peft folders.
 """
@@ -10,6 +11,7 @@ Never imports `lfo.rollout`: adapters leave as peft folders.
 from __future__ import annotations
 
 import contextlib
+import copy
 import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,6 +19,7 @@ from pathlib import Path
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model, set_peft_model_state_dict
 from peft.utils.save_and_load import get_peft_model_state_dict
+from safetensors.torch import save_file
 from transformers import AutoTokenizer
 
 from lfo.base import load_base
@@ -73,6 +76,7 @@ class Learner:
             self.model.add_adapter(WORLD_MODEL, self._lora())
             self.adapters.append(WORLD_MODEL)
         self.model.to(self.device).train()
+        self.stacked = config.world_model.coupling == "stacked"
         self.world_adapter = WORLD_MODEL if WORLD_MODEL in self.adapters else POLICY
         self.optimizer = torch.optim.AdamW(
             [{"params": self.parameters(name), "lr": 0.0, "name": name} for name in self.adapters],
@@ -94,8 +98,13 @@ class Learner:
         return [p for name, p in self.model.named_parameters() if f".{adapter}." in name]
 
     def activate(self, adapter: str) -> None:
-        """Run forward passes through one adapter; both keep requiring gradients (peft would freeze the other)."""
+        """Run forward passes through one adapter; both keep requiring gradients (peft would freeze the other).
+
+        Activating a `stacked` policy activates both: the update of its weights is the sum of theirs.
+        """
         self.model.set_adapter(adapter)
+        if self.stacked and adapter == POLICY:
+            self.model.base_model.set_adapter(self.adapters)
         for name in self.adapters:
             self.model.set_requires_grad(name, True)
 
@@ -120,7 +129,7 @@ class Learner:
         return logprobs, logits.argmax(-1) == targets
 
     def _policy_backward(self, rows: Sequence[Trajectory], advantages: Sequence[float]) -> LossSum:
-        """Backward of the policy loss over `rows`, divided by their action tokens."""
+        """Backward of the policy loss over `rows`, divided by their action tokens; before any of the world model's."""
         self.activate(POLICY)
         p = self.config.policy
         count = sum(role == Role.ACTION for row in rows for role in row.roles)
@@ -136,6 +145,8 @@ class Learner:
             loss.mean(count).backward()
             gap += (logprobs.detach() - old).abs().sum().item()
             parts.append(loss)
+        for p in self.parameters(WORLD_MODEL) if self.stacked else ():
+            p.grad = None  # the policy's loss went through the world model, but moves the policy alone
         total = _add(parts)
         total.metrics["logprob_gap"] = gap
         return total
@@ -228,11 +239,29 @@ class Learner:
     # --- adapters and checkpoints -------------------------------------------------------------
 
     def save_adapters(self, folder: str | Path) -> dict[str, Path]:
-        """Write every adapter as a peft folder ``folder/<name>/``, the world model averaged; return where they are."""
+        """Write every adapter as a peft folder ``folder/<name>/``, the world model averaged; return where they are.
+
+        A `stacked` policy is written with the world model as it is now: the sampler must be the model that is trained.
+        """
         folder = Path(folder)
         with self._averaged():
-            self.model.save_pretrained(str(folder), selected_adapters=self.adapters)
+            alone = [WORLD_MODEL] if self.stacked else self.adapters
+            self.model.save_pretrained(str(folder), selected_adapters=alone)
+        if self.stacked:
+            self._save_sum(folder / POLICY)
         return {name: folder / name for name in self.adapters}
+
+    def _save_sum(self, folder: Path) -> None:
+        """Both adapters as one of twice the rank (A below A, B beside B): engines such as vLLM take one per request.
+
+        The weights that peft's ``add_weighted_adapter(combination_type="cat")`` gives, without adding a third adapter.
+        """
+        policy, world = (get_peft_model_state_dict(self.model, adapter_name=name) for name in self.adapters)
+        both = {k: torch.cat([policy[k], world[k]], dim=0 if ".lora_A." in k else 1) for k in policy}
+        config = copy.copy(self.model.peft_config[POLICY])
+        config.r, config.lora_alpha, config.inference_mode = 2 * config.r, 2 * config.lora_alpha, True
+        config.save_pretrained(str(folder))
+        save_file(both, folder / "adapter_model.safetensors", metadata={"format": "pt"})
 
     def state(self) -> dict:
         """Adapters and optimizer, for a checkpoint. Random numbers are derived from seed and step, so need no state."""

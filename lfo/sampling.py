@@ -8,12 +8,15 @@ tasks. Dynamic sampling follows DAPO (arXiv 2503.14476, eq. 11): only groups wit
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import random
 import re
+from collections import Counter
 from collections.abc import Sequence
 
 from lfo.records import Task, Trajectory, Turn
+from lfo.tokens import CallExample
 from lfo.tools import format_call
 
 
@@ -46,6 +49,30 @@ def by_group(rows: Sequence[Trajectory]) -> dict[int, list[Trajectory]]:
 def informative(group: Sequence[Trajectory]) -> bool:
     """Whether some rollouts succeeded and some failed: judged on the binary outcome, never on a shaped reward."""
     return 0 < sum(row.success for row in group) < len(group)
+
+
+def shuffled(calls: Sequence[CallExample], seed: int) -> list[CallExample]:
+    """Placebo: the calls, each with the reply of a call of another task, a pure function of the seed.
+
+    The distinct calls of a step exchange their replies (a permutation), so the world model still hears every reply
+    as often as it was given and learns how CSRs speak; what a reply says no longer depends on the call. Statuses are
+    exchanged too: which calls succeed is knowledge of the rules, and what `dream` takes its reward from. A call
+    that nobody of another task can exchange with is left out.
+    """
+    rng, distinct = random.Random(seed), list(dict.fromkeys(calls))
+    tasks = sorted({call.task_id for call in distinct})
+    rng.shuffle(tasks)
+    rng.shuffle(distinct)
+    distinct.sort(key=lambda call: tasks.index(call.task_id))
+    # Calls of one task now stand side by side: whoever stands as far away as the longest such row is of another task.
+    far = max(Counter(call.task_id for call in distinct).values(), default=0)
+    pairs = zip(distinct, distinct[far:] + distinct[:far], strict=True)
+    exchanged = {
+        mine: dataclasses.replace(mine, reply=other.reply, status=other.status, reply_text=other.reply_text)
+        for mine, other in pairs
+        if mine.task_id != other.task_id
+    }
+    return [exchanged[call] for call in calls if call in exchanged]
 
 
 # --- imagination -----------------------------------------------------------------------------

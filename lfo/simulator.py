@@ -11,6 +11,7 @@ model and the scripted agents use it.
 from __future__ import annotations
 
 import dataclasses
+import json
 import random
 import re
 import string
@@ -124,6 +125,15 @@ _BY_SPEECH = {spoken: field for field, spoken in FIELDS.items()}
 def requested_fields(message: str) -> frozenset[str]:
     """All fields that a CSR message names."""
     return frozenset(_BY_SPEECH[m] for m in _SPOKEN.findall(message))
+
+
+def parse_reply(text: str) -> tuple[str, str]:
+    """Status and message of a phone reply in JSON; ("unreadable", the text) where it is none."""
+    try:
+        data = json.loads(text)
+        return str(data["status"]), str(data["message"])
+    except (ValueError, KeyError, TypeError):
+        return "unreadable", text
 
 
 @dataclasses.dataclass(frozen=True)

@@ -36,8 +36,8 @@ from lfo.evaluate import behaviour, play_tasks, reply_rows, rule_accuracy, succe
 from lfo.learner import POLICY, CheckpointError, Learner, ReplayBuffer
 from lfo.objectives import group_advantages, overlong_penalty
 from lfo.records import Task, Trajectory, read_jsonl, write_jsonl
-from lfo.rollout import Engine, Job, TorchEngine, play
-from lfo.sampling import TaskStream, by_group, informative
+from lfo.rollout import Engine, TorchEngine, group_jobs, play
+from lfo.sampling import TaskStream, by_group, informative, shuffled
 from lfo.tokens import CallExample, Codec
 from lfo.world import World, generate_world
 
@@ -77,10 +77,14 @@ class Run:
         factor = lr_factor(self.tasks_seen, self.config.task_budget, self.config.warmup_tasks)
         with self._timed("rollout"):
             kept, rows = self.sample_groups()
+        rate = (self.engine.generated_tokens - tokens_before) / self.seconds["rollout"]
+        dreamt = self._dream()
         calls = [call for row in rows for call in row.calls]
+        if self.config.world_model.shuffle:
+            calls = shuffled(calls, derive_seed(self.config.seed, "shuffle", self.step))
         self.buffer.add(calls)  # before dynamic sampling drops groups: failed ones teach most
         rows = [row for row in rows if not row.probe]
-        metrics = self._learn(kept, calls, factor)
+        metrics = self._learn(kept + _informative(dreamt), calls, factor)
         with self._timed("publish"):
             self.publish()
         self.step += 1
@@ -96,9 +100,10 @@ class Run:
             "calls_seen": len(self.buffer.examples),
             "tokens_per_rollout": sum(lengths) / len(lengths),
             "lr_factor": factor,
+            **_dream_metrics(dreamt),
             **metrics,
             "seconds": {k: round(v, 3) for k, v in self.seconds.items()},
-            "tokens_per_second": (self.engine.generated_tokens - tokens_before) / self.seconds["rollout"],
+            "tokens_per_second": rate,
         }
 
     def sample_groups(self) -> tuple[list[Trajectory], list[Trajectory]]:
@@ -116,8 +121,7 @@ class Run:
                 break
             rows = self._play(self.stream.take(wanted), attempt)
             everything += rows
-            policy_rows = [row for row in rows if not row.probe]
-            kept += [row for group in by_group(policy_rows).values() if informative(group) for row in group]
+            kept += _informative([row for row in rows if not row.probe])
         return kept, everything
 
     def _play(self, tasks: list[Task], attempt: int) -> list[Trajectory]:
@@ -125,13 +129,32 @@ class Run:
         jobs = []
         for task in tasks:
             seed = derive_seed(c.seed, "episode", self.groups)
-            jobs += [Job(task, self.groups, seed, probe=k < c.world_model.probes) for k in range(c.rollout.group_size)]
+            jobs += group_jobs(task, self.groups, seed, c.rollout.group_size, c.world_model.probes)
             self.groups += 1
         return play(
             self.engine, self.codec, self.world, jobs, c.env, c.rollout,
             derive_seed(c.seed, "rollout", self.step, attempt),
             predict=c.world_model.predict, imagine=c.world_model.coupling == "imagine",
         )  # fmt: skip
+
+    def _dream(self) -> list[Trajectory]:
+        """Groups of training tasks whose calls the world model answers: practice for the policy, and nothing else.
+
+        Their tasks come from a stream of their own and do not count as sampled; real tasks and users are the same
+        with and without dreams.
+        """
+        c, w = self.config, self.config.world_model
+        if w.coupling != "dream" or not w.dreams or self.tasks_seen < w.dream_after:
+            return []
+        seed = derive_seed(c.seed, "dream", self.step)
+        stream = TaskStream(self.world.split("train", c.levels), derive_seed(c.seed, "dream"), self.step * w.dreams)
+        jobs = [
+            job
+            for k, task in enumerate(stream.take(w.dreams))
+            for job in group_jobs(task, -1 - k, derive_seed(seed, "episode", k), c.rollout.group_size, probes=0)
+        ]
+        with self._timed("dream"):
+            return play(self.engine, self.codec, self.world, jobs, c.env, c.rollout, seed, dream=w)
 
     def _learn(self, kept: list[Trajectory], calls: list[CallExample], factor: float) -> dict:
         """Joint updates over the informative groups, then replay updates of the world model."""
@@ -321,6 +344,21 @@ def train(
         print(f"interrupted: saved {path}; start the same command again to go on from there.", file=sys.stderr)
         raise KeyboardInterrupt
     return run.folder
+
+
+def _informative(rows: Sequence[Trajectory]) -> list[Trajectory]:
+    """The rollouts of the groups that have something to teach the policy."""
+    return [row for group in by_group(rows).values() if informative(group) for row in group]
+
+
+def _dream_metrics(rows: Sequence[Trajectory]) -> dict[str, float]:
+    if not rows:
+        return {}
+    return {
+        "dreamt_groups": len(by_group(rows)),
+        "dreamt_groups_kept": len(by_group(_informative(rows))),
+        "dream_success": sum(r.success for r in rows) / len(rows),
+    }
 
 
 def _evaluation_due(run: Run) -> bool:

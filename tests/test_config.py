@@ -15,6 +15,7 @@ from lfo.config import (
     COUPLINGS,
     NO_WORLD_MODEL,
     ConfigError,
+    EnvConfig,
     ModelConfig,
     PolicyConfig,
     RolloutConfig,
@@ -161,8 +162,14 @@ def test_overrides_are_as_strict_as_the_file(write):
         (RolloutConfig, {"group_size": 1}, "RolloutConfig.group_size is 1; it must be >= 2."),
         (WorldModelConfig, {"lam": -1.0}, "WorldModelConfig.lam is -1.0; it must be >= 0.0."),
         (WorldModelConfig, {"coupling": "joined"}, f"choose one of: {', '.join(COUPLINGS)}."),
+        (WorldModelConfig, {"dream_agreement": 0.0}, "dream_agreement is 0.0; it must be > 0 and <= 1."),
+        (
+            RunConfig,
+            {"world_model": WorldModelConfig(coupling="dream"), "env": EnvConfig(reward="shaped")},
+            "set env.reward to 'binary'.",
+        ),
+        (WorldModelConfig, {"shuffle": True, "predict": "all"}, "set world_model.predict to 'phone'."),
         (WorldModelConfig, {"predict": "phones"}, "choose one of: nothing, phone, phone+form, all."),
-        (WorldModelConfig, {"predict": "nothing"}, "coupling 'imagine' needs a world model"),
     ],
 )
 def test_settings_are_validated_when_they_are_made(kind, setting, sentence):
@@ -173,6 +180,12 @@ def test_settings_are_validated_when_they_are_made(kind, setting, sentence):
 
 def test_a_baseline_needs_no_world_model():
     WorldModelConfig(predict="nothing", coupling="none")
+
+
+@pytest.mark.parametrize("coupling", [c for c in COUPLINGS if c not in ("none", "shared")])
+def test_knowledge_can_only_come_from_a_world_model(coupling):
+    with pytest.raises(ConfigError, match=f"coupling '{coupling}' needs a world model"):
+        WorldModelConfig(predict="nothing", coupling=coupling)
 
 
 @pytest.mark.parametrize("config", [RunConfig(), ModelConfig(), PolicyConfig(), RolloutConfig(), WorldModelConfig()])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from peft import PeftModel
+from peft import LoraConfig, PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -216,6 +216,33 @@ def test_shared_gradient_is_policy_plus_lambda_times_world_model(make_learner, r
     monkeypatch.setattr(learner.optimizer, "step", lambda: seen.extend(g.clone() for g in gradients(learner, POLICY)))
     learner.joint_update(rows, ADVANTAGES, calls, 1.0, seed=0)
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(seen, expected, strict=True))
+
+
+def shaken(learner: Learner) -> Learner:
+    """The world model far from nothing, and from its running average."""
+    generator = torch.Generator().manual_seed(4)
+    with torch.no_grad():
+        for parameter in learner.parameters(WORLD_MODEL):
+            parameter += 0.3 * torch.randn(parameter.shape, generator=generator)
+    return learner
+
+
+def test_stacked_adapters_act_together_and_learn_apart(make_learner, rows, calls, monkeypatch):
+    """The policy's loss depends on the world model and moves the policy alone; the world model learns as in `none`."""
+    seen = {}
+    for coupling in ("none", "stacked"):
+        learner = shaken(make_learner(**{"world_model.coupling": coupling}))
+        acted, _ = gradients_of_update(
+            learner, monkeypatch, lambda x=learner: x.joint_update(rows, ADVANTAGES, [], 1, 0)
+        )
+        assert all(g is None for g in acted[WORLD_MODEL]) and all(g.abs().sum() > 0 for g in acted[POLICY])
+        both, _ = gradients_of_update(
+            learner, monkeypatch, lambda x=learner: x.joint_update(rows, ADVANTAGES, calls, 1, 0)
+        )
+        assert same(both[POLICY], acted[POLICY])
+        seen[coupling] = both
+    assert same(seen["none"][WORLD_MODEL], seen["stacked"][WORLD_MODEL])
+    assert not any(torch.allclose(a, b) for a, b in zip(seen["none"][POLICY], seen["stacked"][POLICY], strict=True))
 
 
 # --- updates ---------------------------------------------------------------------------------
@@ -435,6 +462,26 @@ def test_the_sampler_sees_the_learners_model(make_learner, make_trajectory, toy_
     example = CallExample(tuple(question), tuple(reply.tokens), "success", "", "t")
     logprobs, _ = learner.token_logprobs(collate_calls([example], 0))
     assert logprobs.tolist() == pytest.approx(reply.logprobs, abs=1e-4)
+
+
+@pytest.mark.parametrize("coupling", ["none", "stacked"])
+def test_the_sampler_acts_with_the_weights_that_are_trained(
+    make_learner, make_trajectory, calls, toy_path, tmp_path, coupling
+):
+    """`stacked`: one published adapter holds the sum of both, the world model as trained and not averaged."""
+    learner = make_learner(**{"world_model.coupling": coupling})
+    learner.replay_update(calls, 1.0, seed=0)  # starts the running average
+    shaken(learner)
+    engine = TorchEngine(toy_path)
+    engine.load(learner.save_adapters(tmp_path))
+    prompt = [5, 6, 7, 8]
+    completion = engine.generate([Prompt(prompt, POLICY, 9, -1, 1.0)], seed=0)[0]
+    row = make_trajectory(prompt, completion.tokens)
+    row.logprobs = [0.0] * len(prompt) + completion.logprobs
+    assert learner.joint_update([row], [1.0], [], 1.0, seed=0)["policy/logprob_gap"] < 1e-4
+    rank = {"none": 4, "stacked": 8}[coupling]
+    assert LoraConfig.from_pretrained(str(tmp_path / POLICY)).r == rank
+    assert LoraConfig.from_pretrained(str(tmp_path / WORLD_MODEL)).r == 4
 
 
 def test_a_checkpoint_goes_on_bit_for_bit(make_learner, rows, calls, tmp_path):

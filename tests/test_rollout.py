@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import random
 import re
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from peft import PeftModel
 
 from lfo.base import load_base
-from lfo.config import EnvConfig, RolloutConfig
+from lfo.config import EnvConfig, RolloutConfig, WorldModelConfig
 from lfo.records import StopReason
 from lfo.rollout import Completion, Job, Prompt, TorchEngine, play
 from lfo.rollout.torch_engine import UnknownAdapter
@@ -119,6 +120,16 @@ def test_samples_follow_the_tempered_distribution(engine, plain):
     common = p > 0.002
     assert common.sum() >= 5
     assert ((counts - p).abs()[common] < 4.5 * (p * (1 - p) / 4000).sqrt()[common]).all()
+
+
+def test_samples_from_one_context_are_samples_of_their_own(engine, plain):
+    """Contexts of different lengths, some asked for several times and not side by side: read once, then apart."""
+    contexts = [[5, 6, 7], [9] * 8, [5, 6, 7], [3, 4], [9] * 8, [5, 6, 7]]
+    prompts = [Prompt(list(c), "policy", 6 + i, NO_STOP, 1.0) for i, c in enumerate(contexts)]
+    completions = engine.generate(prompts, 0)
+    assert [len(c.tokens) for c in completions] == [6, 7, 8, 9, 10, 11]
+    assert all(agree(plain, p, c) for p, c in zip(prompts, completions, strict=True))
+    assert len({tuple(c.tokens[:6]) for c in completions}) == 6
 
 
 def test_a_stop_token_ends_its_row_and_is_kept(engine):
@@ -460,6 +471,91 @@ def test_a_group_shares_its_imagined_reply(codec, tiny, job):
     assert all(len(r) == 1 for r in replies)
     assert replies[0] == replies[1] == replies[2] != replies[3]
     assert len(asked) == 2
+
+
+# --- dreams ----------------------------------------------------------------------------------
+
+
+YES = '{"status": "success", "message": "Billing. Done."}'
+NO = '{"status": "auth_failed", "message": "Billing. I need your account number."}'
+
+
+@pytest.fixture
+def dreamt(codec, tiny, job):
+    """dreamt(replies, actions, ...): (trajectory, engine) of a dream whose world model says `replies` in turn."""
+
+    def run(replies, actions=(SEARCH, CALL, ""), task="bill", agreement=1.0, jobs=None):
+        said, act = itertools.cycle(replies), by_turn(*actions)
+        engine = Scripted(codec, lambda text, adapter: next(said) if adapter == "world_model" else act(text, adapter))
+        settings = WorldModelConfig(coupling="dream", dream_samples=4, dream_agreement=agreement)
+        rows = play(engine, codec, tiny, jobs or [job(task)], EnvConfig(), RolloutConfig(), 0, dream=settings)
+        return rows[0] if jobs is None else rows, engine
+
+    return run
+
+
+def test_in_a_dream_the_world_model_answers_the_phone(dreamt, codec):
+    """The real Billing demands two fields; here it is content with nothing, and the calls teach no world model."""
+    row, engine = dreamt([YES])
+    assert (row.success, row.reward, row.stop, row.calls) == (True, 1.0, StopReason.SUCCESS, [])
+    assert [t.tool for t in row.turns] == ["search_company", "make_phone_call"]
+    assert json.loads(row.turns[1].observation) == json.loads(YES)
+    asked = [p for p in engine.prompts if p.adapter == "world_model"]
+    assert {(p.temperature, p.stop, p.session) for p in asked} == {(1.0, codec.csr_end_id, None)} and len(asked) == 4
+    assert asked[0].tokens == codec.world_prompt(engine_request(row, codec), row.turns[:1], CALL)
+
+
+@pytest.mark.parametrize(
+    ("replies", "agreement", "success"),
+    [
+        ([YES, YES, YES, YES], 1.0, True),
+        ([YES, NO, YES, YES], 1.0, False),
+        ([YES, NO, YES, YES], 0.75, True),
+        ([NO, YES, NO, YES], 0.75, False),
+        ([NO], 0.25, False),
+        (["Done!"], 1.0, False),  # no reply at all
+        (['{"status": "malformed", "message": "m"}'], 0.1, False),
+    ],
+)
+def test_success_needs_agreement_and_the_agent_hears_the_verdict(dreamt, replies, agreement, success):
+    row, _ = dreamt(replies, agreement=agreement)
+    assert row.success == success
+    heard = json.loads(row.turns[1].observation)
+    assert (heard["status"] == "success") == success
+    assert heard["status"] in ("success", "auth_failed", "unreadable")
+
+
+@pytest.mark.parametrize("number", ["800-555-0005", "800-555-9999"])
+def test_the_success_of_another_department_serves_nobody(dreamt, number):
+    """Sales, or a number that nobody has, says it is done; the charge is Billing's."""
+    wrong = format_call("make_phone_call", {"phone_number": number, "auth_info": {}})
+    row, _ = dreamt([YES], actions=[SEARCH, wrong, ""])
+    assert (row.turns[1].status, row.success, row.stop) == ("success", False, StopReason.AGENT_STOPPED)
+
+
+def test_every_goal_has_to_be_served(dreamt):
+    """Disputing a charge is Billing's, closing an account Customer Service's; either order."""
+    first = format_call("make_phone_call", {"phone_number": "(800) 555 0001", "auth_info": {}})
+    row, _ = dreamt([YES], actions=[SEARCH, first, CALL], task="two")
+    assert row.success and [t.status for t in row.turns] == ["ok", "success", "success"]
+    assert not dreamt([YES], actions=[SEARCH, first, ""], task="two")[0].success
+
+
+def test_the_user_of_a_dream_is_real(dreamt, tiny):
+    row, _ = dreamt([YES], actions=[SEARCH, FORM, CALL])
+    given = json.loads(row.turns[1].observation)
+    assert given["account_number"] == tiny.profiles["all"].values["account_number"] and row.success
+    greedy = format_call("auth_info_form", {"fields": ["name", "email", "date_of_birth", "account_number"]})
+    assert dreamt([YES], actions=[SEARCH, greedy, CALL])[0].turns[1].status == "declined"
+
+
+def test_calls_are_imagined_together_and_the_same_call_once(dreamt, job):
+    """Two rows of one group and one of another task call on the same turn: one request, four replies per question."""
+    rows, engine = dreamt([YES], jobs=[job("bill", 0), job("bill", 0), job("offer", 1)])
+    assert [r.success for r in rows] == [True, True, False]  # Billing is not who tells about offers
+    asked = [p for p in engine.prompts if p.adapter == "world_model"]
+    assert len(asked) == 8 and len({tuple(p.tokens) for p in asked}) == 2
+    assert len(engine.seeds) == len(set(engine.seeds)) == 4  # three turns, and one request for all calls
 
 
 # --- the loop, with the embedded base --------------------------------------------------------

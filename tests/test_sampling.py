@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 
 import pytest
 
@@ -14,8 +15,9 @@ from lfo.sampling import (
     empty_handed_call,
     informative,
     intended_number,
+    shuffled,
 )
-from lfo.tokens import CALL_PREFIX
+from lfo.tokens import CALL_PREFIX, CallExample
 from lfo.tools import ToolCall, parse_action, search_company
 
 
@@ -79,6 +81,46 @@ def test_a_group_teaches_when_some_succeed_and_some_fail(make_trajectory, succes
 def test_a_shaped_reward_does_not_make_a_group_informative(make_trajectory):
     assert not informative([make_trajectory([1], reward=r) for r in (0.0, 0.2, 0.7)])
     assert informative([make_trajectory([1], success=s, reward=0.5) for s in (True, False)])
+
+
+# --- placebo ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def calls():
+    """Nine distinct calls of four tasks with a reply each, and two that were made twice."""
+    sizes = {"a": 4, "b": 2, "c": 2, "d": 1}
+    made = [
+        CallExample((ord(task), i), (100 * ord(task) + i,), "success" if i else "auth_failed", f"{task}{i}", task)
+        for task, size in sizes.items()
+        for i in range(size)
+    ]
+    return [*made, made[0], made[5]]
+
+
+def test_a_placebo_exchanges_replies_between_tasks(calls):
+    """Prompts stay, every distinct reply is used once, none stays with its task, and the same call hears the same."""
+    placebo = shuffled(calls, seed=0)
+    assert [(c.prompt, c.task_id) for c in placebo] == [(c.prompt, c.task_id) for c in calls]
+    assert {c.reply for c in placebo} == {c.reply for c in calls} and len({c.prompt for c in placebo}) == 9
+    assert not any(c.reply_text.startswith(c.task_id) for c in placebo)
+    assert placebo[9:] == [placebo[0], placebo[5]]
+    told = {c.reply: (c.status, c.reply_text) for c in calls}
+    assert all(told[c.reply] == (c.status, c.reply_text) for c in placebo)
+    assert shuffled(calls, seed=0) == placebo != shuffled(calls, seed=1)
+
+
+def test_a_placebo_depends_on_nothing_that_the_call_says(calls):
+    """Over many steps a call of one task hears the five replies of the other three about equally often."""
+    heard = Counter(shuffled(calls, seed)[0].reply_text for seed in range(1500))
+    assert set(heard) == {"b0", "b1", "c0", "c1", "d0"} and max(heard.values()) < 1.5 * min(heard.values())
+
+
+def test_a_call_without_another_task_is_left_out(calls):
+    assert shuffled(calls[:4], seed=0) == [] == shuffled([], seed=0)
+    few = shuffled(calls[:5], seed=0)  # four calls of one task, one of another: one pair can exchange
+    assert sorted(c.task_id for c in few) == ["a", "b"]
+    assert {c.reply_text[0] for c in few} == {"a", "b"} and all(c.reply_text[0] != c.task_id for c in few)
 
 
 # --- imagination -----------------------------------------------------------------------------

@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 
 from lfo.cli import main
-from lfo.config import as_dict
-from lfo.sweep import SweepError, _tasks_done, read_grid, seeded, train_many
+from lfo.config import ConfigError, as_dict
+from lfo.sweep import SweepError, _finished, _tasks_done, by_arm, read_grid, seeded, train_many
 from lfo.train import published_adapters, train
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -48,6 +48,30 @@ def test_a_grid_may_be_a_single_run(base_config, tmp_path):
     config, path = base_config
     (tmp_path / "grid.yaml").write_text(f"config: {path}\n")
     assert read_grid(tmp_path / "grid.yaml", "out") == {Path("out/tiny,run,seed=0"): config}
+
+
+def test_arms_are_named_sets_of_settings(base_config, tmp_path):
+    """An arm's settings win over the fixed ones; it may start from another config; all arms' first seeds come first."""
+    config, path = base_config
+    other = tmp_path / "other.yaml"
+    other.write_text(json.dumps(as_dict(dataclasses.replace(config, warmup_tasks=7))))
+    (tmp_path / "arms.yaml").write_text(
+        f"config: {path}\nseeds: [3, 4]\nfixed: {{task_budget: 2, policy.clip_low: 0.1}}\n"
+        f"arms:\n  plain:\n  wide: {{policy.clip_low: 0.3}}\n  other: {{config: {other}}}\n"
+    )
+    runs = read_grid(tmp_path / "arms.yaml", "out")
+    assert list(runs) == [Path(f"out/{arm}/seed{seed}") for seed in (3, 4) for arm in ("plain", "wide", "other")]
+    assert [c.name for c in runs.values()] == ["plain", "wide", "other"] * 2
+    assert [c.seed for c in runs.values()] == [3] * 3 + [4] * 3 and {c.task_budget for c in runs.values()} == {2}
+    assert [(c.policy.clip_low, c.warmup_tasks) for c in runs.values()][:3] == [(0.1, 0), (0.3, 0), (0.1, 7)]
+    assert by_arm(runs) == {a: [Path(f"out/{a}/seed{s}") for s in (3, 4)] for a in ("plain", "wide", "other")}
+
+
+@pytest.mark.parametrize("text", ["arms: [a, b]", "arms: {a: 3}", "arms: {a: }\ngrid: {seed: [1]}", "arms:"])
+def test_arms_that_cannot_be_read_are_said(base_config, tmp_path, text):
+    (tmp_path / "arms.yaml").write_text(f"config: {base_config[1]}\n{text}\n")
+    with pytest.raises(ConfigError, match=r"'arms' in .* must give every arm a mapping of settings"):
+        read_grid(tmp_path / "arms.yaml", "out")
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("tuning_*.yaml")), ids=lambda p: p.name)
@@ -117,11 +141,37 @@ def test_the_command_trains_a_grid_and_ranks_it(base_config, tmp_path, in_proces
     assert sorted(pd.read_csv(out / "summary.csv")["run"]) == names
 
 
-def test_cores_are_shared_out(base_config, tmp_path, in_process, monkeypatch):
-    monkeypatch.setattr("os.cpu_count", lambda: 5)
+def test_the_command_trains_arms_and_sums_them_up(base_config, tmp_path, in_process, capsys):
+    (tmp_path / "arms.yaml").write_text(
+        f"config: {base_config[1]}\narms: {{plain: {{}}, wide: {{policy.clip_low: 0.3}}}}\n"
+    )
+    out = tmp_path / "out"
+    assert main(["sweep", "--grid", str(tmp_path / "arms.yaml"), "--out", str(out)]) == 0
+    assert [folder for folder, _ in in_process] == [out / "plain" / "seed0", out / "wide" / "seed0"]
+    assert set(pd.read_csv(out / "summary.csv")["arm"]) == {"plain", "wide"}
+    assert capsys.readouterr().out.endswith(f"wrote {out / 'summary.csv'}\n")
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_every_run_has_one_thread_whatever_runs_beside_it(base_config, tmp_path, in_process, monkeypatch, workers):
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
     runs = seeded(base_config[0], [0, 1], tmp_path)
-    assert train_many(runs, progress=False) == list(runs)
-    assert [threads for _, threads in in_process] == ["2", "2"]
+    assert train_many(runs, workers, progress=False) == list(runs)
+    assert [threads for _, threads in in_process] == ["1", "1"]
+
+
+def test_what_is_finished_is_not_started_again(base_config, tmp_path, in_process):
+    """A run of another config in the same folder is: `lfo train` then says what differs."""
+    config, _ = base_config
+    one, other = tmp_path / "one", tmp_path / "other"
+    train_many({one: config}, progress=False)
+    (one / "requested.json").write_text(json.dumps(as_dict(config), indent=2) + "\n")
+    assert train_many({one: config, other: config}, progress=False) == [one, other]
+    assert [folder for folder, _ in in_process] == [one, other]
+    assert _finished(one, config) and not _finished(one, dataclasses.replace(config, seed=5))
+    rows = (one / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (one / "metrics.jsonl").write_text("".join(rows[:-1]))
+    assert not _finished(one, config)
 
 
 def test_ctrl_c_waits_for_every_checkpoint(base_config, tmp_path, monkeypatch):

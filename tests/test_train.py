@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -25,6 +26,7 @@ from lfo.tokens import CallExample, Role
 from lfo.train import (
     Run,
     _evaluation_due,
+    _informative,
     _interruptible,
     advantages_of,
     load_for_playing,
@@ -289,6 +291,21 @@ def test_lambda_cannot_reach_the_policy_without_a_coupling(config, tmp_path, bil
     assert not same(weights[0.5][WORLD_MODEL], weights[2.0][WORLD_MODEL])
 
 
+def test_a_placebo_teaches_the_world_model_something_else(config, tmp_path, bills):
+    """The same calls with other tasks' replies; without a coupling the policy is the same bit for bit."""
+    settings = {"rollout.group_size": 4, "rollout.tasks_per_step": 3, "task_budget": 3}
+    runs = {}
+    for shuffle in (False, True):
+        runs[shuffle] = Run(config(**settings, **{"world_model.shuffle": shuffle}), tmp_path / str(shuffle), bills)
+        run_through(runs[shuffle])
+    truth, placebo = runs[False].buffer.examples, runs[True].buffer.examples
+    assert len(placebo) > 3 and {c.reply for c in placebo} <= {c.reply for c in truth}
+    answers = {c.prompt: c.reply for c in truth}
+    assert sum(answers[c.prompt] == c.reply for c in placebo) < len(placebo) / 2
+    ours, theirs = weights_of(runs[True].folder), weights_of(runs[False].folder)
+    assert same(ours[POLICY], theirs[POLICY]) and not same(ours[WORLD_MODEL], theirs[WORLD_MODEL])
+
+
 def test_lambda_reaches_the_policy_of_a_shared_adapter(config, tmp_path, bills):
     weights = []
     for lam in (0.0, 0.5):
@@ -298,6 +315,16 @@ def test_lambda_reaches_the_policy_of_a_shared_adapter(config, tmp_path, bills):
         weights.append(weights_of(run.folder))
     assert set(weights[0]) == {POLICY}
     assert not same(weights[0][POLICY], weights[1][POLICY])
+
+
+def test_a_stacked_policy_is_sampled_as_it_is_trained(config, tmp_path, bills):
+    """After replay moved the world model: the first update of the next step finds no gap (fp32)."""
+    settings = {"world_model.coupling": "stacked", "rollout.group_size": 8, "rollout.tasks_per_step": 2}
+    run = Run(config(**settings, **{"policy.groups_per_update": 2, "task_budget": 4}), tmp_path, bills)
+    run.publish()
+    first, second = run.advance(), run.advance()
+    assert first["groups_kept"] and second["groups_kept"]
+    assert first["policy/logprob_gap"] < 1e-4 and second["policy/logprob_gap"] < 1e-4
 
 
 def test_a_baseline_has_no_world_model(config, tmp_path, tiny):
@@ -313,6 +340,48 @@ def test_imagining_runs_through_the_loop(config, tmp_path, tiny):
     run = Run(config(**{"world_model.coupling": "imagine", "task_budget": 3}), tmp_path, tiny)
     rows = run_through(run)
     assert sum(Role.IMAGINED in row.roles for row in rows) > len(rows) / 2
+
+
+# --- dreams ----------------------------------------------------------------------------------
+
+
+def test_dreams_are_practice_and_nothing_else(config, tmp_path, bills, monkeypatch):
+    """From the second step on the policy learns from dreams; tasks, users and calls stay those of a run without."""
+    settings = {"rollout.group_size": 4, "rollout.tasks_per_step": 2, "task_budget": 4, "policy.learning_rate": 0.0}
+    dreaming = {"world_model.coupling": "dream", "world_model.dreams": 3, "world_model.dream_after": 4}
+    runs, steps = {}, {}
+    for name, more in (("none", {}), ("dream", dreaming)):
+        run = runs[name] = Run(config(**settings, **more), tmp_path / name, bills)
+        learned = []
+        monkeypatch.setattr(run.learner, "joint_update", lambda rows, *_, to=learned: to.append(rows) or {})
+        run.publish()
+        steps[name] = [run.advance(), run.advance()]
+        if name == "dream":
+            assert any(row.group < 0 for rows in learned for row in rows) == (steps[name][1]["dreamt_groups_kept"] > 0)
+            assert all(row.calls == [] for rows in learned for row in rows if row.group < 0)
+    ours, theirs = steps["dream"], steps["none"]
+    assert "dreamt_groups" not in ours[0] and ours[1]["dreamt_groups"] == 3
+    assert 0 <= ours[1]["dreamt_groups_kept"] <= 3 and 0 <= ours[1]["dream_success"] <= 1
+    for name in ("tasks", "groups_sampled", "groups_kept", "train_success", "calls_seen", "tokens_per_rollout"):
+        assert [s[name] for s in ours] == [s[name] for s in theirs]
+    assert runs["dream"].buffer.examples == runs["none"].buffer.examples
+
+
+def test_dreams_differ_from_step_to_step_and_teach_the_policy(config, tmp_path, bills, monkeypatch):
+    """A world model that says half of the time that all is done: groups are informative, the policy moves."""
+    settings = {"world_model.coupling": "dream", "world_model.dreams": 2, "world_model.dream_after": 0}
+    run = Run(config(**settings, **{"world_model.dream_samples": 1, "env.max_turns": 3}), tmp_path, bills)
+    statuses = random.Random(0).choices(["success", "auth_failed"], k=1000)
+    monkeypatch.setattr("lfo.rollout.dream.parse_reply", lambda _: (statuses.pop(), "Billing."))
+    run.publish()
+    nights = [run._dream()]
+    before = [p.detach().clone() for p in run.learner.parameters(POLICY)]
+    assert _informative(nights[0]) and run._learn(_informative(nights[0]), [], 1.0)["policy/grad_norm"] > 0
+    assert not all(torch.equal(a, b) for a, b in zip(before, run.learner.parameters(POLICY), strict=True))
+    run.step = 1
+    nights.append(run._dream())
+    assert {r.task_id for r in nights[0]} != {r.task_id for r in nights[1]}
+    assert run.tasks_seen == 0 and {r.group for rows in nights for r in rows} == {-1, -2}
 
 
 # --- dynamic sampling ------------------------------------------------------------------------

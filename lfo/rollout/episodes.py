@@ -4,7 +4,8 @@ Plays many episodes in lock-step against one engine. As soon as a group's direct
 before the one form, the policy is asked whom it means to call. With `imagine` the group is then
 given what the world model says that department would answer to an empty-handed call (DESIGN
 section 4). A `probe` rollout makes that very call for real and ends: the policy learns nothing from
-it, but its answer is the truth that the imagination is to be held against.
+it, but its answer is the truth that the imagination is to be held against. In a `dream` the world model
+answers every call instead of the CSR (rollout/dream.py).
 """
 
 from __future__ import annotations
@@ -12,15 +13,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from lfo.config import EnvConfig, RolloutConfig, derive_seed
+from lfo.config import EnvConfig, RolloutConfig, WorldModelConfig, derive_seed
 from lfo.env import Episode
 from lfo.records import Task, Trajectory
+from lfo.rollout.dream import IMAGINED_TOKENS, DreamtCsr, imagine_calls
 from lfo.rollout.engine import Completion, Engine, Prompt
 from lfo.sampling import directory_of, empty_handed_call, intended_number
 from lfo.tokens import Codec, Role
 from lfo.world import World
-
-IMAGINED_TOKENS = 64  # at most, in one imagined reply
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,8 +42,13 @@ def group_jobs(task: Task, group: int, episode_seed: int, size: int, probes: int
 class _Row:
     """A trajectory in the making."""
 
-    def __init__(self, number: int, job: Job, episode: Episode, codec: Codec):
-        self.number, self.job, self.episode, self.codec = number, job, episode, codec
+    def __init__(
+        self, number: int, job: Job, world: World, env: EnvConfig, codec: Codec, dream: WorldModelConfig | None
+    ):
+        self.number, self.job, self.codec = number, job, codec
+        company = world.companies[job.task.company_id]
+        self.csr = DreamtCsr(job.task, company, dream.dream_agreement) if dream else None
+        self.episode = episode = Episode(world, job.task, env, job.episode_seed, job.held_out_phrasing, self.csr)
         self.tokens: list[int] = []
         self.roles: list[int] = []
         self.logprobs: list[float] = []
@@ -101,18 +106,16 @@ def play(
     *,
     predict: str = "phone",
     imagine: bool = False,
+    dream: WorldModelConfig | None = None,
     policy: str = "policy",
     world_model: str = "world_model",
 ) -> list[Trajectory]:
     """Play all jobs to their ends; trajectories come in the order of the jobs.
 
-    predict: which calls become world-model examples. policy: the adapter that acts;
-    world_model: the one that imagines.
+    predict: which calls become world-model examples. dream: how the world model answers the calls; None leaves
+    them to the CSR. policy: the adapter that acts; world_model: the one that imagines.
     """
-    rows = [
-        _Row(i, job, Episode(world, job.task, env, job.episode_seed, job.held_out_phrasing), codec)
-        for i, job in enumerate(jobs)
-    ]
+    rows = [_Row(i, job, world, env, codec, dream) for i, job in enumerate(jobs)]
     live, turn = rows, 0
     numbers: dict[int, str | None] = {}  # group -> whom it means to call
     imagined: dict[int, list[int]] = {}  # group -> what is set into all its rows
@@ -123,7 +126,10 @@ def play(
             Prompt(r.tokens, policy, rollout.max_action_tokens, codec.end_id, rollout.temperature, session=r.number)
             for r in live
         ]
-        for row, completion in zip(live, engine.generate(prompts, derive_seed(seed, turn)), strict=True):
+        completions = engine.generate(prompts, derive_seed(seed, turn))
+        if dream:
+            imagine_calls(engine, codec, live, completions, dream, derive_seed(seed, "dream", turn), world_model)
+        for row, completion in zip(live, completions, strict=True):
             row.act(completion, rollout.max_tokens)
         live = [row for row in live if row.episode.stop is None]
         ready = [r for r in live if (imagine or r.job.probe) and not r.prepared and directory_of(r.episode.turns)]
@@ -140,7 +146,7 @@ def play(
         live = [row for row in live if row.episode.stop is None]
         turn += 1
     engine.end_sessions()
-    return [row.finish(predict) for row in rows]
+    return [row.finish("nothing" if dream else predict) for row in rows]  # what was dreamt is no fact
 
 
 def row_role(row: _Row) -> Role:

@@ -110,7 +110,7 @@ class TorchEngine:
     @torch.inference_mode()
     def _decode(self, model, session: _Session, rows: list[Prompt], generator) -> list[Completion]:
         """Feed what is new, then sample token by token until every row stopped."""
-        logits = self._feed(model, session, [row.tokens[n:] for row, n in zip(rows, session.consumed, strict=True)])
+        logits = self._read(model, session, rows)
         temperature = torch.tensor([row.temperature for row in rows], device=self.device).unsqueeze(1)
         stops = torch.tensor([row.stop for row in rows], device=self.device)
         budget = torch.tensor([row.max_new for row in rows], device=self.device)
@@ -135,6 +135,24 @@ class TorchEngine:
         ]
         self.generated_tokens += sum(len(c.tokens) for c in completions)
         return completions
+
+    def _read(self, model, session: _Session, rows: list[Prompt]) -> torch.Tensor:
+        """Feed what is new; logits (B, V). One-offs that sample from the same context read it once and then part.
+
+        Greedy ones would only say the same thing twice; they are fed as they come.
+        """
+        new = [row.tokens[n:] for row, n in zip(rows, session.consumed, strict=True)]
+        contexts = {tuple(tokens): i for i, tokens in enumerate(new)}
+        if len(contexts) == len(rows) or any(row.session is not None or row.temperature == 0 for row in rows):
+            return self._feed(model, session, new)
+        places = {context: i for i, context in enumerate(contexts)}
+        each = torch.tensor([places[tuple(tokens)] for tokens in new], device=self.device)
+        once = _Session([*range(len(contexts))], self.device)
+        logits = self._feed(model, once, [list(context) for context in contexts])
+        once.cache.batch_select_indices(each)
+        session.cache, session.mask = once.cache, once.mask[each]
+        session.consumed = [once.consumed[i] for i in each.tolist()]
+        return logits[each]
 
     def _feed(self, model, session: _Session, new: list[list[int]]) -> torch.Tensor:
         """Append each row's new tokens to the cache; logits (B, V) after each row's last token."""
