@@ -77,8 +77,8 @@ def by_arm(folders: Iterable[str | Path]) -> dict[str, list[Path]]:
 
 
 def seeded(config: RunConfig, seeds: list[int], out: str | Path) -> dict[Path, RunConfig]:
-    """The same config with several seeds: ``out/<name>-seed<k>`` -> config."""
-    return {Path(out) / f"{config.name}-seed{s}": dataclasses.replace(config, seed=s) for s in seeds}
+    """The same config with several seeds: ``out/<name>/seed<k>`` -> config."""
+    return {Path(out) / config.name / f"seed{s}": dataclasses.replace(config, seed=s) for s in seeds}
 
 
 class SweepError(RuntimeError):

@@ -84,7 +84,7 @@ def test_shipped_grids_load(path, monkeypatch):
 def test_seeds_of_one_config(base_config):
     config, _ = base_config
     runs = seeded(config, [0, 7], "out")
-    assert runs == {Path("out/tiny-seed0"): config, Path("out/tiny-seed7"): dataclasses.replace(config, seed=7)}
+    assert runs == {Path("out/tiny/seed0"): config, Path("out/tiny/seed7"): dataclasses.replace(config, seed=7)}
 
 
 def test_a_failed_run_is_named_and_the_others_are_finished(base_config, tmp_path):
