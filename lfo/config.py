@@ -70,7 +70,10 @@ class EnvConfig:
 class ModelConfig:
     """The frozen base and the shape of the LoRA adapters (Hu et al. 2021, arXiv 2106.09685)."""
 
-    base: str = "data/base"  # folder of the base model, relative to the working directory
+    base: str = "data/base"  # folder or .gguf file, relative to the working directory, or a name on the model hub
+    dialect: str = "tags"  # tags: the embedded base's; chat: the model's own chat template with JSON tool schemas
+    chat_template: str = ""  # a template file in place of the tokenizer's own, e.g. configs/chatml_tools.jinja
+    thinking: bool = False  # whether a chat model that can think before it acts does (`enable_thinking`)
     rank: int = 16
     alpha: int = 32  # the update is scaled by alpha / rank
     dropout: float = 0.0  # on the adapters' input
@@ -81,6 +84,9 @@ class ModelConfig:
         _at_least(self, 1, "rank", "alpha")
         _at_least(self, 0.0, "dropout")
         _one_of(self, "targets", "all-linear", "qvo")
+        _one_of(self, "dialect", "tags", "chat")
+        if self.dialect == "tags" and (self.chat_template or self.thinking):
+            raise ConfigError("model.chat_template and model.thinking belong to model.dialect 'chat'.")
 
 
 @dataclasses.dataclass(frozen=True)
