@@ -9,7 +9,7 @@ Import order, lowest layer first (``tests/test_layout.py`` enforces it)::
     4  objectives  sampling       losses; how a group of rollouts is conditioned
     5  rollout  learner           weights -> trajectories; trajectories -> weights
     6  evaluate  train            measurements; the only loop
-    7  figures  sweep  cli        result files -> figures; many runs; the command line
+    7  figures sweep plan cli     result files -> figures; many runs; GPU memory; the command line
 """
 
 __version__ = "0.1.0"
