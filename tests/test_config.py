@@ -88,6 +88,15 @@ def test_the_shipped_baseline_has_no_world_model():
     assert laptop.world_model == load_config(ROOT / "configs" / "baseline.yaml").world_model
 
 
+def test_both_layouts_of_the_8b_run_are_one_experiment():
+    apart, together = (load_config(ROOT / "configs" / f"qwen3_8b{suffix}.yaml") for suffix in ("", "_colocated"))
+    layout = {"name": together.name, "distributed": together.distributed}
+    rollout = {"engine": "vllm", "servers": (), "gpu_memory": together.rollout.gpu_memory}
+    assert together == dataclasses.replace(apart, **layout, rollout=dataclasses.replace(apart.rollout, **rollout))
+    assert apart.distributed.processes + len(apart.rollout.servers) * apart.distributed.tensor_parallel == 8
+    assert together.distributed.processes == 8
+
+
 def test_a_config_survives_json(write):
     config = RunConfig(levels=(3,), model=ModelConfig(dropout=1e-5), world_model=WorldModelConfig(coupling="none"))
     assert build(RunConfig, json.loads(json.dumps(as_dict(config)))) == config

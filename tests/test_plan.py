@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
+from torch.utils.checkpoint import checkpoint
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config
 
 from lfo.cli import main
@@ -171,7 +172,8 @@ def learner_in_this_way(config: RunConfig, attention: str) -> Learner:
         if not parameter.requires_grad:
             parameter.data = parameter.data.to(getattr(torch, config.distributed.base_dtype))
     if config.distributed.gradient_checkpointing:
-        base.activation_checkpointing_enable(activation_checkpointing_kwargs={"use_reentrant": False})
+        # What the public method does, whose name transformers changed between the versions that the extras pin.
+        base._set_gradient_checkpointing(True, functools.partial(checkpoint, use_reentrant=False))
         base.config.use_cache = False
     return learner
 
