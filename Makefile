@@ -8,7 +8,7 @@ STAMP  := $(VENV)/.installed-$(EXTRA)
 
 NOTEBOOKS  := 01_data_generation 02_baseline_dapo 03_dual_lora
 # Layers 0-4 (lfo/__init__.py): the part of the library that must be covered.
-CORE       := config records statistics world tools simulator env tokens base objectives sampling
+CORE       := config records statistics world tools simulator env base tokens objectives sampling
 comma      := ,
 empty      :=
 CORE_FILES := $(subst $(empty) $(empty),$(comma),$(CORE:%=lfo/%.py))

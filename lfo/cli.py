@@ -1,4 +1,4 @@
-"""The command line: ``lfo generate | train | evaluate | diagnose | inspect | trajectories | report | play | ...``.
+"""The command line: ``lfo generate | plan | train | sweep | evaluate | diagnose | inspect | report | play | ...``.
 
 Thin: every command parses, calls one library function and prints where the result is. Errors that
 a user can mend end in one sentence, not in a traceback.
@@ -27,6 +27,12 @@ def build_parser() -> argparse.ArgumentParser:
     generate.add_argument("--seed", type=int, default=0, help="world seed")
     generate.add_argument("--out", type=Path, default=Path("data/world"))
     generate.set_defaults(act=_generate)
+
+    plan = commands.add_parser("plan", help="what a run needs of every GPU's memory, and whether it fits")
+    plan.add_argument("--config", type=Path, required=True)
+    plan.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="e.g. distributed.gpu_gib=80")
+    plan.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    plan.set_defaults(act=_plan)
 
     train = commands.add_parser("train", help="train, resuming where the run folder already holds a part")
     train.add_argument("--config", type=Path, default=Path("configs/laptop.yaml"))
@@ -139,6 +145,12 @@ def _generate(args) -> None:
 
     world = generate_world(args.seed)
     print(f"wrote {len(world.companies)} companies and {len(world.tasks)} tasks to {save_world(world, args.out)}")
+
+
+def _plan(args) -> None:
+    from lfo.plan import plan, render
+
+    print(render(plan(load_config(args.config, **parse_settings(args.set)), args.device)))
 
 
 def _train(args) -> None:

@@ -72,17 +72,23 @@ class EnvConfig:
 class ModelConfig:
     """The frozen base and the shape of the LoRA adapters (Hu et al. 2021, arXiv 2106.09685)."""
 
-    base: str = "data/base"  # folder of the base model, relative to the working directory
+    base: str = "data/base"  # folder or .gguf file, relative to the working directory, or a name on the model hub
+    dialect: str = "tags"  # tags: the embedded base's; chat: the model's own chat template with JSON tool schemas
+    chat_template: str = ""  # a template file in place of the tokenizer's own, e.g. configs/chatml_tools.jinja
+    thinking: bool = False  # whether a chat model that can think before it acts does (`enable_thinking`)
     rank: int = 16
     alpha: int = 32  # the update is scaled by alpha / rank
     dropout: float = 0.0  # on the adapters' input
     targets: str = "all-linear"  # all-linear | qvo (query, value and output projections)
-    autocast: bool = True  # learner's forward passes in bf16; the sampler is always fp32
+    autocast: bool = True  # learner's forward passes in bf16
 
     def __post_init__(self):
         _at_least(self, 1, "rank", "alpha")
         _at_least(self, 0.0, "dropout")
         _one_of(self, "targets", "all-linear", "qvo")
+        _one_of(self, "dialect", "tags", "chat")
+        if self.dialect == "tags" and (self.chat_template or self.thinking):
+            raise ConfigError("model.chat_template and model.thinking belong to model.dialect 'chat'.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,11 +156,41 @@ class RolloutConfig:
     temperature: float = 1.0
     max_action_tokens: int = 96
     max_tokens: int = 640  # budget of a trajectory, everything included
+    engine: str = "torch"  # torch | vllm (in the learner's process) | server (vLLM servers, see `lfo serve`)
+    servers: tuple[str, ...] = ()  # addresses of engine "server", such as http://127.0.0.1:8000
+    dtype: str = "float32"  # float32 | bfloat16: of vLLM's weights and arithmetic; the torch engine is always float32
+    gpu_memory: float = 0.4  # engine "vllm": share of the GPU's memory for weights and KV cache
 
     def __post_init__(self):
         _at_least(self, 1, "tasks_per_step", "max_action_tokens", "max_tokens")
         _at_least(self, 2, "group_size")
         _at_least(self, 0, "max_refills", "temperature")
+        _one_of(self, "engine", "torch", "vllm", "server")
+        _one_of(self, "dtype", "float32", "bfloat16")
+        if not 0 < self.gpu_memory <= 1:
+            raise ConfigError(f"RolloutConfig.gpu_memory is {self.gpu_memory}; it must be above 0 and at most 1.")
+        if (self.engine == "server") != bool(self.servers):
+            raise ConfigError("rollout.engine 'server' and rollout.servers, the addresses, must be given together.")
+        if bad := [url for url in self.servers if not url.startswith(("http://", "https://"))]:
+            raise ConfigError(f"rollout.servers has '{bad[0]}'; give addresses such as http://127.0.0.1:8000.")
+
+
+@dataclasses.dataclass(frozen=True)
+class DistributedConfig:
+    """How a run is laid out over GPUs, and what bounds the learner's memory; `lfo plan` adds it up."""
+
+    processes: int = 1  # learner ranks, one GPU each; FSDP2 shards base, adapters and optimizer over them
+    tensor_parallel: int = 1  # GPUs that one vLLM engine or server is split over
+    base_dtype: str = "float32"  # float32 | bfloat16: of the frozen base in the learner; adapters are always float32
+    gradient_checkpointing: bool = False  # keep the inputs of the layers only, compute the rest again in the backward
+    micro_batch_tokens: int = 4_096  # padded tokens in one forward pass; a longer trajectory is one by itself
+    logit_chunk: int = 0  # positions whose logits exist at a time; 0: those of the whole micro-batch
+    gpu_gib: float = 24.0  # memory of one GPU
+
+    def __post_init__(self):
+        _at_least(self, 1, "processes", "tensor_parallel", "micro_batch_tokens", "gpu_gib")
+        _at_least(self, 0, "logit_chunk")
+        _one_of(self, "base_dtype", "float32", "bfloat16")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,6 +214,7 @@ class RunConfig:
     policy: PolicyConfig = PolicyConfig()
     world_model: WorldModelConfig = WorldModelConfig()
     rollout: RolloutConfig = RolloutConfig()
+    distributed: DistributedConfig = DistributedConfig()
 
     def __post_init__(self):
         _at_least(self, 1, "task_budget", "eval_every", "eval_tasks", "eval_episodes", "checkpoint_every")

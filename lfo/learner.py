@@ -20,9 +20,8 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model, set_peft_model_state_dict
 from peft.utils.save_and_load import get_peft_model_state_dict
 from safetensors.torch import save_file
-from transformers import AutoTokenizer
 
-from lfo.base import load_base
+from lfo.base import load_base, load_tokenizer
 from lfo.config import RunConfig, derive_seed
 from lfo.objectives import LossSum, dapo_loss, world_model_loss
 from lfo.records import Trajectory
@@ -326,5 +325,5 @@ def merge_adapter(base: str | Path, adapter: str | Path, out: str | Path) -> Pat
     """Merge a peft folder into a copy of its base, in fp32, and write it with the tokenizer; return the folder."""
     merged = PeftModel.from_pretrained(load_base(base), str(adapter)).merge_and_unload()
     merged.save_pretrained(str(out))
-    AutoTokenizer.from_pretrained(str(base)).save_pretrained(str(out))
+    load_tokenizer(base).save_pretrained(str(out))
     return Path(out)

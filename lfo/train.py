@@ -30,15 +30,14 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from lfo.base import require_base
-from lfo.config import RunConfig, as_dict, derive_seed
+from lfo.config import ModelConfig, RunConfig, as_dict, build, derive_seed
 from lfo.evaluate import behaviour, play_tasks, reply_rows, rule_accuracy, success_rows
 from lfo.learner import POLICY, CheckpointError, Learner, ReplayBuffer
 from lfo.objectives import group_advantages, overlong_penalty
 from lfo.records import Task, Trajectory, read_jsonl, write_jsonl
 from lfo.rollout import Engine, TorchEngine, group_jobs, play
 from lfo.sampling import TaskStream, by_group, informative, shuffled
-from lfo.tokens import CallExample, Codec
+from lfo.tokens import CallExample, Codec, load_codec
 from lfo.world import World, generate_world
 
 REPORTED_PACKAGES = ("torch", "transformers", "peft", "numpy")
@@ -50,7 +49,7 @@ class Run:
     def __init__(self, config: RunConfig, folder: str | Path, world: World | None = None, device: str = "cpu"):
         self.config, self.folder = config, Path(folder)
         self.world = world or generate_world(config.world_seed)
-        self.codec = Codec.load(require_base(config.model.base))
+        self.codec = load_codec(config.model)
         self.learner = Learner(config, self.codec.pad_id, device)
         self.engine: Engine = TorchEngine(config.model.base, device)
         self.buffer = ReplayBuffer()
@@ -444,10 +443,10 @@ def load_for_playing(folder: str | Path, device: str = "cpu") -> tuple[Engine, C
     adapters = published_adapters(folder)
     if POLICY not in adapters:
         raise FileNotFoundError(f"{folder} has no policy adapter.")
-    base = json.loads((Path(folder) / "config.json").read_text())["model"]["base"]
-    engine = TorchEngine(base, device)
+    model = build(ModelConfig, json.loads((Path(folder) / "config.json").read_text())["model"])
+    engine = TorchEngine(model.base, device)
     engine.load(adapters)
-    return engine, Codec.load(base)
+    return engine, load_codec(model)
 
 
 def _line_count(path: Path) -> int:

@@ -15,6 +15,7 @@ from lfo.config import (
     COUPLINGS,
     NO_WORLD_MODEL,
     ConfigError,
+    DistributedConfig,
     EnvConfig,
     ModelConfig,
     PolicyConfig,
@@ -88,6 +89,15 @@ def test_the_shipped_baseline_has_no_world_model():
     assert laptop.world_model == load_config(ROOT / "configs" / "baseline.yaml").world_model
 
 
+def test_both_layouts_of_the_8b_run_are_one_experiment():
+    apart, together = (load_config(ROOT / "configs" / f"qwen3_8b{suffix}.yaml") for suffix in ("", "_colocated"))
+    layout = {"name": together.name, "distributed": together.distributed}
+    rollout = {"engine": "vllm", "servers": (), "gpu_memory": together.rollout.gpu_memory}
+    assert together == dataclasses.replace(apart, **layout, rollout=dataclasses.replace(apart.rollout, **rollout))
+    assert apart.distributed.processes + len(apart.rollout.servers) * apart.distributed.tensor_parallel == 8
+    assert together.distributed.processes == 8
+
+
 def test_a_config_survives_json(write):
     config = RunConfig(levels=(3,), model=ModelConfig(dropout=1e-5), world_model=WorldModelConfig(coupling="none"))
     assert build(RunConfig, json.loads(json.dumps(as_dict(config)))) == config
@@ -159,6 +169,12 @@ def test_overrides_are_as_strict_as_the_file(write):
         (ModelConfig, {"targets": "qv"}, "ModelConfig.targets is 'qv'; choose one of: all-linear, qvo."),
         (PolicyConfig, {"clip_high": -0.1}, "PolicyConfig.clip_high is -0.1; it must be >= 0.0."),
         (PolicyConfig, {"groups_per_update": 0}, "PolicyConfig.groups_per_update is 0; it must be >= 1."),
+        (ModelConfig, {"dialect": "chatml"}, "ModelConfig.dialect is 'chatml'; choose one of: tags, chat."),
+        (ModelConfig, {"thinking": True}, "model.chat_template and model.thinking belong to model.dialect 'chat'."),
+        (ModelConfig, {"chat_template": "x"}, "belong to model.dialect 'chat'."),
+        (DistributedConfig, {"processes": 0}, "DistributedConfig.processes is 0; it must be >= 1."),
+        (DistributedConfig, {"logit_chunk": -1}, "DistributedConfig.logit_chunk is -1; it must be >= 0."),
+        (DistributedConfig, {"base_dtype": "bf16"}, "choose one of: float32, bfloat16."),
         (RolloutConfig, {"group_size": 1}, "RolloutConfig.group_size is 1; it must be >= 2."),
         (WorldModelConfig, {"lam": -1.0}, "WorldModelConfig.lam is -1.0; it must be >= 0.0."),
         (WorldModelConfig, {"coupling": "joined"}, f"choose one of: {', '.join(COUPLINGS)}."),

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from peft import PeftModel
 
 from lfo.base import load_base
-from lfo.config import EnvConfig, RolloutConfig, WorldModelConfig
+from lfo.config import EnvConfig, ModelConfig, RolloutConfig, WorldModelConfig
 from lfo.records import StopReason
 from lfo.rollout import Completion, Job, Prompt, TorchEngine, play
 from lfo.rollout.torch_engine import UnknownAdapter
 from lfo.sampling import empty_handed_call
 from lfo.simulator import PHRASINGS
-from lfo.tokens import Role, segments
+from lfo.tokens import CHAT_IMAGINED, Role, load_codec, segments
 from lfo.tools import format_call
 from lfo.world import FIELDS
 
@@ -404,6 +404,34 @@ def test_what_is_asked_before_imagining(scripted, codec, job):
     request = engine_request(row, codec)
     assert question.tokens == codec.world_prompt(request, row.turns[:1], empty_handed_call("800-555-0003"))
     assert "800-555-0003" in codec.decode(question.tokens)
+
+
+def test_a_chat_is_played_and_imagined_alike(chat_path, tiny, job):
+    """The same loop with the `chat` dialect: calls, observations and the imagined reply as messages."""
+    chat = load_codec(ModelConfig(str(chat_path), dialect="chat"))
+
+    def answer(text: str, adapter: str) -> str:
+        if adapter == "world_model":
+            return REPLY
+        if text.endswith('"phone_number": "'):
+            return '800-555-0003"'
+        turn = text.count("<tool_response>")
+        if turn == 3:
+            return "Billing wants more than I was given. Goodbye."
+        action = (SEARCH, FORM, CALL)[turn]
+        call = {"name": action.partition("<|args|>")[0], "arguments": json.loads(action.partition("<|args|>")[2])}
+        return f"<tool_call>\n{json.dumps(call)}\n</tool_call>"
+
+    rollout = RolloutConfig(max_action_tokens=400, max_tokens=4000)
+    (row,) = play(Scripted(chat, answer), chat, tiny, [job("bill")], EnvConfig(), rollout, 0, imagine=True)
+    assert [turn.action for turn in row.turns] == [SEARCH, FORM, CALL, ""]
+    assert row.stop is StopReason.AGENT_STOPPED
+    *calls, goodbye = [text for text, role in spans(row, chat) if role is Role.ACTION]
+    assert all(text.startswith("<tool_call>") and text.endswith("</tool_call><|im_end|>") for text in calls)
+    assert goodbye.endswith("Goodbye.<|im_end|>")
+    assert imagined_of(row, chat) == [f"<|im_start|>user\n{CHAT_IMAGINED.format(reply=REPLY)}<|im_end|>\n"]
+    (example,) = row.calls
+    assert chat.reply_text(example.reply) == row.turns[2].observation
 
 
 def test_rows_without_a_directory_imagine_nothing(scripted, codec, job):

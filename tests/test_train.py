@@ -21,8 +21,8 @@ from safetensors.torch import load_file
 
 from lfo.config import as_dict
 from lfo.learner import POLICY, WORLD_MODEL, CheckpointError
-from lfo.rollout import TorchEngine
-from lfo.tokens import CallExample, Role
+from lfo.rollout import Prompt, TorchEngine
+from lfo.tokens import CallExample, ChatCodec, Role
 from lfo.train import (
     Run,
     _evaluation_due,
@@ -72,6 +72,16 @@ def weights_of(folder: Path) -> dict[str, dict[str, torch.Tensor]]:
 def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     """Bit for bit."""
     return one.keys() == other.keys() and all(torch.equal(one[k], other[k]) for k in one)
+
+
+def test_a_chat_model_is_trained_by_the_same_loop(make_config, chat_path, tmp_path):
+    settings = {"model.dialect": "chat", "rollout.max_tokens": 1000, "world_model.coupling": "imagine"}
+    config = make_config(**settings, **{"model.base": str(chat_path), "eval_splits": ["validation"]})
+    folder = train(config, tmp_path, progress=False)
+    assert metrics_of(folder)[-1]["tasks"] == 4
+    engine, codec = load_for_playing(folder)
+    prompt = Prompt([*codec.prompt("Please."), *codec.opener], POLICY, 3, codec.end_id, 0.0)
+    assert isinstance(codec, ChatCodec) and engine.generate([prompt], 0)[0].tokens
 
 
 # --- killed, interrupted, resumed ------------------------------------------------------------
