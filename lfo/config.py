@@ -75,7 +75,7 @@ class ModelConfig:
     alpha: int = 32  # the update is scaled by alpha / rank
     dropout: float = 0.0  # on the adapters' input
     targets: str = "all-linear"  # all-linear | qvo (query, value and output projections)
-    autocast: bool = True  # learner's forward passes in bf16; the sampler is always fp32
+    autocast: bool = True  # learner's forward passes in bf16
 
     def __post_init__(self):
         _at_least(self, 1, "rank", "alpha")
@@ -131,11 +131,23 @@ class RolloutConfig:
     temperature: float = 1.0
     max_action_tokens: int = 96
     max_tokens: int = 640  # budget of a trajectory, everything included
+    engine: str = "torch"  # torch | vllm (in the learner's process) | server (vLLM servers, see `lfo serve`)
+    servers: tuple[str, ...] = ()  # addresses of engine "server", such as http://127.0.0.1:8000
+    dtype: str = "float32"  # float32 | bfloat16: of vLLM's weights and arithmetic; the torch engine is always float32
+    gpu_memory: float = 0.4  # engine "vllm": share of the GPU's memory for weights and KV cache
 
     def __post_init__(self):
         _at_least(self, 1, "tasks_per_step", "max_action_tokens", "max_tokens")
         _at_least(self, 2, "group_size")
         _at_least(self, 0, "max_refills", "temperature")
+        _one_of(self, "engine", "torch", "vllm", "server")
+        _one_of(self, "dtype", "float32", "bfloat16")
+        if not 0 < self.gpu_memory <= 1:
+            raise ConfigError(f"RolloutConfig.gpu_memory is {self.gpu_memory}; it must be above 0 and at most 1.")
+        if (self.engine == "server") != bool(self.servers):
+            raise ConfigError("rollout.engine 'server' and rollout.servers, the addresses, must be given together.")
+        if bad := [url for url in self.servers if not url.startswith(("http://", "https://"))]:
+            raise ConfigError(f"rollout.servers has '{bad[0]}'; give addresses such as http://127.0.0.1:8000.")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -31,12 +31,12 @@ import torch
 from tqdm import tqdm
 
 from lfo.base import require_base
-from lfo.config import RunConfig, as_dict, derive_seed
+from lfo.config import RunConfig, as_dict, build, derive_seed
 from lfo.evaluate import behaviour, play_tasks, reply_rows, rule_accuracy, success_rows
 from lfo.learner import POLICY, CheckpointError, Learner, ReplayBuffer
 from lfo.objectives import group_advantages, overlong_penalty
 from lfo.records import Task, Trajectory, read_jsonl, write_jsonl
-from lfo.rollout import Engine, Job, TorchEngine, play
+from lfo.rollout import Engine, Job, make_engine, play
 from lfo.sampling import TaskStream, by_group, informative
 from lfo.tokens import CallExample, Codec
 from lfo.world import World, generate_world
@@ -52,7 +52,7 @@ class Run:
         self.world = world or generate_world(config.world_seed)
         self.codec = Codec.load(require_base(config.model.base))
         self.learner = Learner(config, self.codec.pad_id, device)
-        self.engine: Engine = TorchEngine(config.model.base, device)
+        self.engine: Engine = make_engine(config, device)
         self.buffer = ReplayBuffer()
         self.stream = TaskStream(self.world.split("train", config.levels), config.seed)
         self.step, self.groups, self.version = 0, 0, 0
@@ -78,6 +78,7 @@ class Run:
         with self._timed("rollout"):
             kept, rows = self.sample_groups()
         calls = [call for row in rows for call in row.calls]
+        self.engine.sleep()
         self.buffer.add(calls)  # before dynamic sampling drops groups: failed ones teach most
         metrics = self._learn(kept, calls, factor)
         with self._timed("publish"):
@@ -240,6 +241,7 @@ class Run:
         try:
             state = torch.load(found[-1], weights_only=True)
             mine, theirs = as_dict(self.config), json.loads(state["config"])
+            mine["rollout"]["servers"] = theirs["rollout"]["servers"] = []  # where servers run may change
         except (RuntimeError, pickle.UnpicklingError, EOFError, KeyError, TypeError):
             raise CheckpointError(f"{found[-1]} is not a checkpoint of a run; delete it to go on without it.") from None
         if differing := _differences(json.loads(json.dumps(mine)), theirs):
@@ -401,10 +403,10 @@ def load_for_playing(folder: str | Path, device: str = "cpu") -> tuple[Engine, C
     adapters = published_adapters(folder)
     if POLICY not in adapters:
         raise FileNotFoundError(f"{folder} has no policy adapter.")
-    base = json.loads((Path(folder) / "config.json").read_text())["model"]["base"]
-    engine = TorchEngine(base, device)
+    config = build(RunConfig, json.loads((Path(folder) / "config.json").read_text()))
+    engine = make_engine(config, device)
     engine.load(adapters)
-    return engine, Codec.load(base)
+    return engine, Codec.load(config.model.base)
 
 
 def _line_count(path: Path) -> int:
