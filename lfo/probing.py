@@ -176,8 +176,9 @@ def played_calls(subject: Subject) -> list[PlayedCall]:
 
 def _calls_of(subject: Subject, caller: str, task: Task, env: EnvConfig, turns: Sequence[Turn]) -> list[PlayedCall]:
     """The phone calls among `turns`; the actions are taken once more to hear the answers in other words."""
-    episode = Episode(subject.world, task, env, derive_seed("evaluation", task.task_id, 0))
-    episode._csr._rng = random.Random(f"{task.task_id}/anew")
+    world, goals = subject.world, {goal: DEPARTMENT_OF_GOAL[goal] for goal in task.goals}
+    csr = CsrSimulator(world.companies[task.company_id], world.rules, goals, f"{task.task_id}/anew")
+    episode = Episode(world, task, env, derive_seed("evaluation", task.task_id, 0), csr=csr)
     anew = [episode.step(turn.action).observation for turn in turns]
     examples = subject.codec.call_examples(task.task_id, task.request, turns, "phone")
     other_words = [text for text, turn in zip(anew, turns, strict=True) if turn.tool == "make_phone_call"]
