@@ -8,8 +8,9 @@ Import order, lowest layer first (``tests/test_layout.py`` enforces it)::
     3  base  tokens                                    the frozen model; text <-> token ids with roles
     4  objectives  sampling                            losses; how a group of rollouts is conditioned
     5  rollout  learner                                weights -> trajectories; trajectories -> weights
-    6  evaluate  train  transfer                       measurements; the only loop; frozen runs elsewhere
-    7  figures  diagnostics  render  sweep  plan  cli    result files -> figures, advice; GPU memory; command line
+    6  evaluate  train  transfer  probing              measurements; the only loop; finished runs, frozen
+    7  figures  probing_figures  diagnostics           result files -> figures, tables, advice
+    7  render  sweep  plan  cli                        rollouts as HTML; many runs; GPU memory; command line
 """
 
 __version__ = "0.1.0"

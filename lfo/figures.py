@@ -86,6 +86,21 @@ def frame(runs: Runs, kind: str, needed: bool = False) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
 
 
+def written(runs: Runs, file: str, remedy: str) -> pd.DataFrame:
+    """The table that a measurement left as `file` in every run folder, with columns `arm` and `seed`.
+
+    Raises:
+        ResultError: a run lacks it; the message names the remedy.
+    """
+    frames = []
+    for arm, folders in runs.items():
+        for path in (Path(folder) / file for folder in folders):
+            if not path.exists():
+                raise ResultError(f"{path} is missing; {remedy}.")
+            frames.append(pd.read_csv(path, keep_default_na=False).assign(arm=arm, seed=_seed(path.parent)))
+    return pd.concat(frames, ignore_index=True)
+
+
 def _seed(folder: str | Path) -> int:
     return json.loads((Path(folder) / "config.json").read_text())["seed"]
 
@@ -226,14 +241,7 @@ def pass_k_table(runs: Runs) -> pd.DataFrame:
 
 
 def _transfer(runs: Runs) -> pd.DataFrame:
-    frames = []
-    for arm, folders in runs.items():
-        for folder in folders:
-            path = Path(folder) / "transfer.csv"
-            if not path.exists():
-                raise ResultError(f"{path} is missing; run notebook 04, or `lfo.transfer.measure` on the run folder.")
-            frames.append(pd.read_csv(path).assign(arm=arm, seed=_seed(folder)))
-    return pd.concat(frames, ignore_index=True)
+    return written(runs, "transfer.csv", "run notebook 04, or `lfo.transfer.measure` on the run folder")
 
 
 def transfer_figure(runs: Runs, by: str) -> plt.Figure:
