@@ -1,4 +1,4 @@
-"""The command line: ``lfo generate | plan | train | sweep | evaluate | diagnose | inspect | report | play | ...``.
+"""The command line: ``lfo generate | plan | train | serve | sweep | evaluate | diagnose | report | play | ...``.
 
 Thin: every command parses, calls one library function and prints where the result is. Errors that
 a user can mend end in one sentence, not in a traceback.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
 import random
 import sys
 from pathlib import Path
@@ -48,6 +49,13 @@ def build_parser() -> argparse.ArgumentParser:
     train.add_argument("--device", default="cpu", help="cpu or cuda")
     train.add_argument("--quiet", action="store_true", help="no progress bar")
     train.set_defaults(act=_train)
+
+    serve = commands.add_parser("serve", help="start a vLLM server that fits a run, for rollout.engine=server")
+    serve.add_argument("--config", type=Path, required=True, help="of the run")
+    serve.add_argument("--host", default="127.0.0.1", help="0.0.0.0 to be reached from other machines")
+    serve.add_argument("--port", type=int, default=8000)
+    serve.add_argument("vllm", nargs="*", help="more options of `vllm serve`, after --")
+    serve.set_defaults(act=_serve)
 
     sweep = commands.add_parser("sweep", help="train a grid or arms x seeds, resumably, one process per core")
     sweep.add_argument("--grid", type=Path, required=True, help="e.g. configs/tuning_baseline.yaml")
@@ -159,6 +167,15 @@ def _train(args) -> None:
     config = load_config(args.config, **parse_settings(args.set))
     folder = train(config, args.run, device=usable_device(args.device), progress=not args.quiet)
     print(f"metrics: {folder / 'metrics.jsonl'}; adapters: {folder / 'adapters'}")
+
+
+def _serve(args) -> None:
+    from lfo.rollout.server_engine import serve_command
+    from lfo.rollout.vllm_engine import require_vllm
+
+    require_vllm()
+    command, environment = serve_command(load_config(args.config), args.host, args.port)
+    os.execvpe(command[0], [*command, *args.vllm], os.environ | environment)
 
 
 def _sweep(args) -> None:

@@ -30,12 +30,12 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from lfo.config import ModelConfig, RunConfig, as_dict, build, derive_seed
+from lfo.config import RunConfig, as_dict, build, derive_seed
 from lfo.evaluate import behaviour, play_tasks, reply_rows, rule_accuracy, success_rows
 from lfo.learner import POLICY, CheckpointError, Learner, ReplayBuffer
 from lfo.objectives import group_advantages, overlong_penalty
 from lfo.records import Task, Trajectory, read_jsonl, write_jsonl
-from lfo.rollout import Engine, TorchEngine, group_jobs, play
+from lfo.rollout import Engine, group_jobs, make_engine, play
 from lfo.sampling import TaskStream, by_group, informative, shuffled
 from lfo.tokens import CallExample, Codec, load_codec
 from lfo.world import World, generate_world
@@ -51,7 +51,7 @@ class Run:
         self.world = world or generate_world(config.world_seed)
         self.codec = load_codec(config.model)
         self.learner = Learner(config, self.codec.pad_id, device)
-        self.engine: Engine = TorchEngine(config.model.base, device)
+        self.engine: Engine = make_engine(config, device)
         self.buffer = ReplayBuffer()
         self.stream = TaskStream(self.world.split("train", config.levels), config.seed)
         self.step, self.groups, self.version = 0, 0, 0
@@ -79,6 +79,7 @@ class Run:
         rate = (self.engine.generated_tokens - tokens_before) / self.seconds["rollout"]
         dreamt = self._dream()
         calls = [call for row in rows for call in row.calls]
+        self.engine.sleep()
         if self.config.world_model.shuffle:
             calls = shuffled(calls, derive_seed(self.config.seed, "shuffle", self.step))
         self.buffer.add(calls)  # before dynamic sampling drops groups: failed ones teach most
@@ -255,6 +256,7 @@ class Run:
         try:
             state = torch.load(found[-1], weights_only=True)
             mine, theirs = as_dict(self.config), json.loads(state["config"])
+            mine["rollout"]["servers"] = theirs["rollout"]["servers"] = []  # where servers run may change
         except (RuntimeError, pickle.UnpicklingError, EOFError, KeyError, TypeError):
             raise CheckpointError(f"{found[-1]} is not a checkpoint of a run; delete it to go on without it.") from None
         if differing := _differences(json.loads(json.dumps(mine)), theirs):
@@ -443,10 +445,10 @@ def load_for_playing(folder: str | Path, device: str = "cpu") -> tuple[Engine, C
     adapters = published_adapters(folder)
     if POLICY not in adapters:
         raise FileNotFoundError(f"{folder} has no policy adapter.")
-    model = build(ModelConfig, json.loads((Path(folder) / "config.json").read_text())["model"])
-    engine = TorchEngine(model.base, device)
+    config = build(RunConfig, json.loads((Path(folder) / "config.json").read_text()))
+    engine = make_engine(config, device)
     engine.load(adapters)
-    return engine, load_codec(model)
+    return engine, load_codec(config.model)
 
 
 def _line_count(path: Path) -> int:

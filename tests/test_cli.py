@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib.util
 import json
 import os
 import re
@@ -50,6 +51,18 @@ def test_train_says_where_its_results_are(config_path, run_folder, capsys):
     assert (written["seed"], written["name"]) == (3, "again")
     rows = [json.loads(line) for line in (run_folder / "metrics.jsonl").read_text().splitlines()]
     assert [row["tasks"] for row in rows if row["kind"] == "step"] == [1, 2]
+
+
+def test_serve_becomes_the_server(config_path, monkeypatch):
+    became = []
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(os, "execvpe", lambda file, command, environment: became.append((command, environment)))
+    arguments = ["--port", "8002", "--", "--tensor-parallel-size", "2"]
+    assert main(["serve", "--config", str(config_path), *arguments]) == 0
+    ((command, environment),) = became
+    assert command[0] == sys.executable and command[-4:] == ["--port", "8002", "--tensor-parallel-size", "2"]
+    assert "127.0.0.1" in command  # nobody else may load adapters, unless --host says so
+    assert environment["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] == "True" and environment["PATH"] == os.environ["PATH"]
 
 
 def test_evaluate_prints_success_by_level(run_folder, capsys):

@@ -259,3 +259,23 @@ def test_derived_seeds_fit_every_generator(parts, number):
 def test_derived_seeds_differ_by_every_part():
     seeds = {derive_seed(s, what, step) for s in range(5) for what in ("episode", "rollout") for step in range(100)}
     assert len(seeds) == 1000
+
+
+# --- engines ---------------------------------------------------------------------------------
+
+
+def test_servers_are_named_for_the_engine_that_uses_them(write):
+    config = load_config(write("rollout: {engine: server, servers: [http://a:8000, https://b]}"))
+    assert config.rollout.servers == ("http://a:8000", "https://b")
+    for settings in ({"engine": "server"}, {"servers": ("http://a:8000",)}):
+        with pytest.raises(ConfigError, match=r"'server' and rollout\.servers.* must be given together"):
+            RolloutConfig(**settings)
+    with pytest.raises(ConfigError, match=r"servers has 'a:8000'; give addresses such as http://127"):
+        RolloutConfig(engine="server", servers=("a:8000",))
+
+
+@pytest.mark.parametrize("settings", [{"engine": "vlm"}, {"dtype": "fp16"}, {"gpu_memory": 0.0}, {"gpu_memory": 1.5}])
+def test_what_no_engine_can_do_is_refused(settings):
+    (name,) = settings
+    with pytest.raises(ConfigError, match=rf"RolloutConfig\.{name} is "):
+        RolloutConfig(**settings)

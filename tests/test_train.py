@@ -587,3 +587,22 @@ def test_missing_folders_are_one_sentence(config, tmp_path, tiny):
 def test_no_task_at_a_level_is_said_before_anything_is_trained(config, tmp_path, tiny):
     with pytest.raises(ValueError, match="no training task at these levels"):
         Run(config(levels=[5]), tmp_path, tiny)
+
+
+def test_the_learners_turn_is_announced(make_config, tmp_path, tiny, monkeypatch):
+    """An engine that shares the learner's GPU gives its memory back after the rollouts, before the updates."""
+    order = []
+    run = Run(make_config(levels=[1]), tmp_path, tiny)
+    run.publish()
+    for owner, name in ((run.engine, "generate"), (run.engine, "sleep"), (run, "_learn"), (run.engine, "load")):
+        monkeypatch.setattr(owner, name, spied(order, name, getattr(owner, name)))
+    run.advance()
+    assert [name for i, name in enumerate(order) if order[i - 1] != name] == ["generate", "sleep", "_learn", "load"]
+
+
+def spied(order: list, name: str, act):
+    def call(*args, **kwargs):
+        order.append(name)
+        return act(*args, **kwargs)
+
+    return call

@@ -16,11 +16,7 @@ from peft import PeftModel
 from transformers import DynamicCache, PreTrainedModel
 
 from lfo.base import load_base
-from lfo.rollout.engine import Completion, Prompt
-
-
-class UnknownAdapter(ValueError):
-    """A prompt names an adapter that was not loaded; the message names those that are."""
+from lfo.rollout.engine import Completion, Prompt, require_adapters, require_folder
 
 
 class _Session:
@@ -74,23 +70,23 @@ class TorchEngine:
 
     def load(self, adapters: dict[str, Path]) -> None:
         for name, folder in adapters.items():
-            if not (Path(folder) / "adapter_config.json").exists():
-                raise FileNotFoundError(f"{folder} holds no peft adapter (adapter_config.json is missing).")
-            model = PeftModel.from_pretrained(copy.deepcopy(self._pristine), str(folder))
+            model = PeftModel.from_pretrained(copy.deepcopy(self._pristine), str(require_folder(folder)))
             self._models[name] = model.merge_and_unload().eval()
         self.end_sessions()
 
     def end_sessions(self) -> None:
         self._sessions.clear()
 
+    def sleep(self) -> None:
+        """The torch engine keeps its memory."""
+
     def generate(self, prompts: list[Prompt], seed: int) -> list[Completion]:
         """See `Engine.generate`. Prompts are batched by adapter and by whether they belong to sessions."""
+        require_adapters(prompts, self._models)
         generator = torch.Generator(device=self.device).manual_seed(seed)
         done: dict[int, Completion] = {}
         batches: dict[tuple, list[int]] = {}
         for i, prompt in enumerate(prompts):
-            if prompt.adapter not in self._models:
-                raise UnknownAdapter(f"no adapter '{prompt.adapter}' is loaded; loaded: {', '.join(self._models)}.")
             batches.setdefault((prompt.adapter, prompt.session is not None), []).append(i)
         for (adapter, in_session), indices in batches.items():
             rows = [prompts[i] for i in indices]
