@@ -18,8 +18,7 @@ from peft import PeftModel
 from lfo.base import load_base
 from lfo.config import EnvConfig, ModelConfig, RolloutConfig, WorldModelConfig
 from lfo.records import StopReason
-from lfo.rollout import Completion, Job, Prompt, TorchEngine, play
-from lfo.rollout.torch_engine import UnknownAdapter
+from lfo.rollout import Completion, Job, Prompt, TorchEngine, UnknownAdapter, play
 from lfo.sampling import empty_handed_call
 from lfo.simulator import PHRASINGS
 from lfo.tokens import CHAT_IMAGINED, Role, load_codec, segments
