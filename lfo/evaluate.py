@@ -20,6 +20,7 @@ from pathlib import Path
 from sklearn.feature_extraction import DictVectorizer
 from sklearn.tree import DecisionTreeClassifier
 
+from lfo import distributed
 from lfo.config import EnvConfig, RolloutConfig, RunConfig, derive_seed
 from lfo.env import REFERENCE_POLICIES, Episode, run_scripted
 from lfo.records import Task, Trajectory, Turn
@@ -133,11 +134,12 @@ _DEPARTMENT = re.compile("|".join(sorted(map(re.escape, DEPARTMENTS), key=len, r
 
 def predict_replies(engine: Engine, codec: Codec, prompts: Sequence[Sequence[int]], adapter: str) -> list[str]:
     """Greedy predictions of the world-model adapter, as text."""
-    requests = [Prompt(list(p), adapter, REPLY_TOKENS, codec.csr_end_id, 0.0) for p in prompts]
+    mine = distributed.share(range(len(prompts)))
+    requests = [Prompt(list(prompts[i]), adapter, REPLY_TOKENS, codec.csr_end_id, 0.0) for i in mine]
     texts = []
     for i in range(0, len(requests), 64):
         texts += [codec.reply_text(c.tokens) for c in engine.generate(requests[i : i + 64], 0)]
-    return texts
+    return distributed.join(mine, texts)
 
 
 def spoken(text: str) -> str:
