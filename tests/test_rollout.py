@@ -18,8 +18,7 @@ from peft import PeftModel
 from lfo.base import load_base
 from lfo.config import EnvConfig, ModelConfig, RolloutConfig, WorldModelConfig
 from lfo.records import StopReason
-from lfo.rollout import Completion, Job, Prompt, TorchEngine, play
-from lfo.rollout.torch_engine import UnknownAdapter
+from lfo.rollout import Completion, Job, Prompt, TorchEngine, UnknownAdapter, play
 from lfo.sampling import empty_handed_call
 from lfo.simulator import PHRASINGS
 from lfo.tokens import CHAT_IMAGINED, Role, load_codec, segments
@@ -133,8 +132,14 @@ def test_a_row_stream_does_not_mind_the_other_rows(streaming):
     streaming.end_sessions()
     other = [c.tokens for c in streaming.generate(prompts, 8)]
     assert all(a != b for a, b in zip(results[0], other, strict=True))
-    alike = [Prompt([5, 6], "policy", 12, NO_STOP, 1.0)] * 3
-    assert len({tuple(c.tokens) for c in streaming.generate(alike, 7)}) == 3
+
+
+def test_one_offs_have_row_streams_by_what_they_ask(streaming):
+    """The same question twice is two samples; which other questions are asked, and where it stands, is no matter."""
+    once, other = (Prompt([5, 6, i], "policy", 12, NO_STOP, 1.0) for i in range(2))
+    first, second, third = (c.tokens for c in streaming.generate([once, other, once], 7))
+    assert first != third
+    assert [c.tokens for c in streaming.generate([other, once], 7)] == [second, first]
 
 
 def test_row_streams_follow_the_tempered_distribution(streaming, plain):
