@@ -10,7 +10,7 @@ VLLM   := .venv-vllm
 
 NOTEBOOKS  := 01_data_generation 02_baseline_dapo 03_dual_lora 06_wm_probing
 # Layers 0-4 (lfo/__init__.py): the part of the library that must be covered.
-CORE       := config records statistics world tools simulator env base tokens objectives sampling
+CORE       := config records statistics world tools simulator env base tokens distributed objectives sampling
 comma      := ,
 empty      :=
 CORE_FILES := $(subst $(empty) $(empty),$(comma),$(CORE:%=lfo/%.py))

@@ -5,7 +5,7 @@ Import order, lowest layer first (``tests/test_layout.py`` enforces it)::
     0  config  records  statistics                     what a run is, what the data is, what numbers say
     1  world   tools                                   hidden rules, public tools
     2  simulator  env                                  who answers, one episode
-    3  base  tokens                                    the frozen model; text <-> token ids with roles
+    3  base  tokens  distributed                       the frozen model; text <-> ids with roles; processes as one
     4  objectives  sampling                            losses; how a group of rollouts is conditioned
     5  rollout  learner                                weights -> trajectories; trajectories -> weights
     6  evaluate  train  transfer  probing              measurements; the only loop; finished runs, frozen

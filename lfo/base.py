@@ -63,11 +63,16 @@ def source(path: str | Path) -> dict[str, str]:
     return {"pretrained_model_name_or_path": str(path)}
 
 
-def load_base(path: str | Path, device: str | torch.device = "cpu") -> PreTrainedModel:
-    """The base in fp32. On CPU with eager attention, whose backward is faster than SDPA's at this size."""
+def load_base(
+    path: str | Path, device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32, stay: bool = False
+) -> PreTrainedModel:
+    """The base, in fp32 if nothing is said. On CPU with eager attention: its backward beats SDPA's at this size.
+
+    `stay`: for `device`, but still in main memory, so that it can be sharded before it gets there.
+    """
     attention = {"attn_implementation": "eager"} if torch.device(device).type == "cpu" else {}
-    model = AutoModelForCausalLM.from_pretrained(**source(path), dtype=torch.float32, **attention)
-    return model.to(device)
+    model = AutoModelForCausalLM.from_pretrained(**source(path), dtype=dtype, **attention)
+    return model if stay else model.to(device)
 
 
 def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:

@@ -162,11 +162,14 @@ def _plan(args) -> None:
 
 
 def _train(args) -> None:
+    from lfo import distributed
     from lfo.train import train
 
     config = load_config(args.config, **parse_settings(args.set))
+    distributed.start(args.device)  # first of all: it gives each process its own GPU
     folder = train(config, args.run, device=usable_device(args.device), progress=not args.quiet)
-    print(f"metrics: {folder / 'metrics.jsonl'}; adapters: {folder / 'adapters'}")
+    if distributed.first():
+        print(f"metrics: {folder / 'metrics.jsonl'}; adapters: {folder / 'adapters'}")
 
 
 def _serve(args) -> None:

@@ -101,9 +101,10 @@ class PolicyConfig:
     groups_per_update: int = 2  # groups in one optimizer step
     max_grad_norm: float = 1.0
     overlong_buffer: int = 64  # tokens before the budget in which the soft overlong penalty grows to -1
+    tis_cap: float = 0.0  # cap of the truncated importance weight learner / sampler (2 is usual); 0: no such weight
 
     def __post_init__(self):
-        _at_least(self, 0.0, "learning_rate", "clip_low", "clip_high", "max_grad_norm", "overlong_buffer")
+        _at_least(self, 0.0, "learning_rate", "clip_low", "clip_high", "max_grad_norm", "overlong_buffer", "tis_cap")
         _at_least(self, 1, "groups_per_update")
 
 
@@ -160,6 +161,7 @@ class RolloutConfig:
     servers: tuple[str, ...] = ()  # addresses of engine "server", such as http://127.0.0.1:8000
     dtype: str = "float32"  # float32 | bfloat16: of vLLM's weights and arithmetic; the torch engine is always float32
     gpu_memory: float = 0.4  # engine "vllm": share of the GPU's memory for weights and KV cache
+    row_streams: bool = False  # a random stream per rollout, not per batch: any number of processes samples the same
 
     def __post_init__(self):
         _at_least(self, 1, "tasks_per_step", "max_action_tokens", "max_tokens")

@@ -20,6 +20,7 @@ from pathlib import Path
 from sklearn.feature_extraction import DictVectorizer
 from sklearn.tree import DecisionTreeClassifier
 
+from lfo import distributed
 from lfo.config import EnvConfig, RolloutConfig, RunConfig, derive_seed
 from lfo.env import REFERENCE_POLICIES, Episode, run_scripted
 from lfo.records import Task, Trajectory, Turn
@@ -140,11 +141,12 @@ def predict_replies(
     seed: int = 0,
 ) -> list[str]:
     """Predictions of the world-model adapter as text, greedy unless a temperature says otherwise."""
-    requests = [Prompt(list(p), adapter, REPLY_TOKENS, codec.csr_end_id, temperature) for p in prompts]
+    mine = distributed.share(range(len(prompts)))
+    requests = [Prompt(list(prompts[i]), adapter, REPLY_TOKENS, codec.csr_end_id, temperature) for i in mine]
     texts = []
     for i in range(0, len(requests), 64):
         texts += [codec.reply_text(c.tokens) for c in engine.generate(requests[i : i + 64], derive_seed(seed, i))]
-    return texts
+    return distributed.join(mine, texts)
 
 
 def spoken(text: str) -> str:

@@ -1,6 +1,6 @@
 """The only loop: sample tasks -> play groups -> learn -> publish adapters -> evaluate -> log.
 
-A run is a folder::
+A run is a folder, written by the first of its processes (`lfo.distributed`)::
 
     config.json  provenance.json  metrics.jsonl  calls.jsonl (replay buffer)
     adapters/v00012/{policy,world_model}/   checkpoints/step-000010.pt
@@ -30,6 +30,7 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
+from lfo import distributed
 from lfo.config import RunConfig, as_dict, build, derive_seed
 from lfo.evaluate import behaviour, play_tasks, reply_rows, rule_accuracy, success_rows
 from lfo.learner import POLICY, CheckpointError, Learner, ReplayBuffer
@@ -76,7 +77,8 @@ class Run:
         factor = lr_factor(self.tasks_seen, self.config.task_budget, self.config.warmup_tasks)
         with self._timed("rollout"):
             kept, rows = self.sample_groups()
-        rate = (self.engine.generated_tokens - tokens_before) / self.seconds["rollout"]
+        (generated,) = distributed.totals(self.engine.generated_tokens - tokens_before)
+        rate = generated / self.seconds["rollout"]
         dreamt = self._dream()
         calls = [call for row in rows for call in row.calls]
         self.engine.sleep()
@@ -89,6 +91,7 @@ class Run:
             self.publish()
         self.step += 1
         lengths = [len(r.tokens) for r in rows]
+        (generated,) = distributed.totals(self.engine.generated_tokens - tokens_before)
         return {
             "kind": "step",
             "step": self.step,
@@ -166,13 +169,15 @@ class Run:
         ]
         updates = updates or [[]] * bool(calls and c.world_model.lam > 0)
         with self._timed("joint"):
+            own = self.learner.action_logprobs(kept) if c.policy.tis_cap > 0 else []
+            own = dict(zip(map(id, kept), own, strict=False))
             for i, part in enumerate(updates):
                 rows = [row for group in part for row in group]
                 share = calls[i :: len(updates)]
                 seed = derive_seed(c.seed, "joint", self.step, i)
-                self._note(
-                    metrics, self.learner.joint_update(rows, [advantages[id(r)] for r in rows], share, factor, seed)
-                )
+                their = [advantages[id(r)] for r in rows]
+                before = [own[id(r)] for r in rows] if own else None
+                self._note(metrics, self.learner.joint_update(rows, their, share, factor, seed, before))
         with self._timed("replay"):
             for i in range(c.world_model.updates if c.world_model.lam > 0 and self.buffer.examples else 0):
                 seed = derive_seed(c.seed, "replay", self.step, i)
@@ -187,12 +192,16 @@ class Run:
         self.version += 1
         folder = self.folder / "adapters" / f"v{self.version:05d}"
         temporary = folder.with_suffix(".tmp")
-        shutil.rmtree(temporary, ignore_errors=True)
-        shutil.rmtree(folder, ignore_errors=True)
+        if distributed.first():
+            shutil.rmtree(temporary, ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)
         names = self.learner.save_adapters(temporary)
-        temporary.rename(folder)
+        if distributed.first():
+            temporary.rename(folder)
+        distributed.barrier()
         self.engine.load({name: folder / name for name in names})
-        shutil.rmtree(self.folder / "adapters" / f"v{self.version - 2:05d}", ignore_errors=True)
+        if distributed.first():
+            shutil.rmtree(self.folder / "adapters" / f"v{self.version - 2:05d}", ignore_errors=True)
 
     # --- evaluation ---------------------------------------------------------------------------
 
@@ -223,7 +232,6 @@ class Run:
     def save(self) -> Path:
         """Write a checkpoint atomically and keep the last two."""
         folder = self.folder / "checkpoints"
-        folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"step-{self.step:06d}.pt"
         state = {
             "config": json.dumps(as_dict(self.config), sort_keys=True),
@@ -236,6 +244,9 @@ class Run:
             "calls": len(self.buffer.examples),
             "metrics_lines": _line_count(self.folder / "metrics.jsonl"),
         }
+        if not distributed.first():
+            return path
+        folder.mkdir(parents=True, exist_ok=True)
         write_jsonl(self.folder / "calls.jsonl", self.buffer.examples)
         temporary = path.with_suffix(".tmp")
         torch.save(state, temporary)
@@ -254,9 +265,10 @@ class Run:
         if not found:
             return False
         try:
-            state = torch.load(found[-1], weights_only=True)
+            state = torch.load(found[-1], map_location="cpu", weights_only=True)
             mine, theirs = as_dict(self.config), json.loads(state["config"])
             mine["rollout"]["servers"] = theirs["rollout"]["servers"] = []  # where servers run may change
+            mine["distributed"] = theirs["distributed"] = {}  # another layout, the same run
         except (RuntimeError, pickle.UnpicklingError, EOFError, KeyError, TypeError):
             raise CheckpointError(f"{found[-1]} is not a checkpoint of a run; delete it to go on without it.") from None
         if differing := _differences(json.loads(json.dumps(mine)), theirs):
@@ -272,7 +284,8 @@ class Run:
         self.buffer = ReplayBuffer(calls)
         self.stream.position, self.groups, self.step = state["position"], state["groups"], state["step"]
         self.version, self.evaluated_at = state["version"], state["evaluated_at"]
-        _keep_lines(self.folder / "metrics.jsonl", state["metrics_lines"])
+        if distributed.first():
+            _keep_lines(self.folder / "metrics.jsonl", state["metrics_lines"])
         return True
 
     # --- small things -------------------------------------------------------------------------
@@ -289,6 +302,8 @@ class Run:
             metrics.setdefault(name, []).append(value)
 
     def log(self, rows: list[dict]) -> None:
+        if not distributed.first():
+            return
         with (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as f:
             f.writelines(json.dumps(row) + "\n" for row in rows)
 
@@ -298,22 +313,28 @@ def train(
 ) -> Path:
     """Run to the end of the task budget, resuming where the folder already holds a part of it.
 
-    Returns the run folder. Ctrl-C and SIGTERM save a checkpoint and say how to go on.
+    Returns the run folder. Ctrl-C and SIGTERM save a checkpoint and say how to go on. Started by a
+    launcher (`accelerate launch`, `torchrun`), its processes train one model on one run folder, which
+    all of them must see; another number of processes may resume it.
     """
+    distributed.start(device)
     run = Run(config, folder, world, device)
+    main = distributed.first()
     run.folder.mkdir(parents=True, exist_ok=True)
-    if not run.resume():
+    if not run.resume() and main:
         (run.folder / "metrics.jsonl").write_text("")
     if run.done and run.evaluated_at == run.tasks_seen:
         return run.folder
-    (run.folder / "config.json").write_text(json.dumps(as_dict(config), indent=2) + "\n")
-    write_provenance(run.folder, config)
+    if main:
+        (run.folder / "config.json").write_text(json.dumps(as_dict(config), indent=2) + "\n")
+        write_provenance(run.folder, config)
     run.version -= bool(run.version)  # publish again under the version that the checkpoint names
     run.publish()
-    for later in (run.folder / "adapters").glob("v*"):  # of a run that was killed after the checkpoint
+    for later in (run.folder / "adapters").glob("v*") if main else ():  # of a run that was killed after the checkpoint
         if later.name > f"v{run.version:05d}":
             shutil.rmtree(later)
-    bar = tqdm(total=config.task_budget, initial=run.tasks_seen, unit="task", disable=not progress, desc=config.name)
+    bar = tqdm(total=config.task_budget, initial=run.tasks_seen, unit="task", disable=not (progress and main),
+               desc=config.name)  # fmt: skip
     with _interruptible() as interrupted, bar:
         while True:
             if _evaluation_due(run):
@@ -329,7 +350,8 @@ def train(
                         },
                     ]
                 )
-            if run.done or interrupted:
+            (stop,) = distributed.totals(len(interrupted))  # a signal may reach one process alone
+            if run.done or stop:
                 break
             metrics = run.advance()
             run.log([metrics])
@@ -341,8 +363,9 @@ def train(
             if run.step % config.checkpoint_every == 0 and not run.done:
                 run.save()
         path = run.save()
-    if interrupted:
-        print(f"interrupted: saved {path}; start the same command again to go on from there.", file=sys.stderr)
+    if stop:
+        if main:
+            print(f"interrupted: saved {path}; start the same command again to go on from there.", file=sys.stderr)
         raise KeyboardInterrupt
     return run.folder
 
@@ -375,8 +398,8 @@ def _interruptible() -> Iterator[list]:
     received: list[int] = []
 
     def note(number, frame):
-        if received:
-            raise KeyboardInterrupt  # a second Ctrl-C does not wait
+        if received and distributed.size() == 1:
+            raise KeyboardInterrupt  # a second Ctrl-C does not wait (a launcher sends its own after the first)
         received.append(number)
 
     signals = (signal.SIGINT, signal.SIGTERM)

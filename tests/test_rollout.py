@@ -110,6 +110,50 @@ def test_same_seed_same_completions(engine):
     assert engine.generate(prompts, 7) != engine.generate(prompts, 8)
 
 
+@pytest.fixture(scope="module")
+def streaming(toy_path, toy_adapters) -> TorchEngine:
+    """An engine in which every row samples from a random stream of its own."""
+    engine = TorchEngine(toy_path, row_streams=True)
+    engine.load(toy_adapters)
+    return engine
+
+
+def test_a_row_stream_does_not_mind_the_other_rows(streaming):
+    """Rows are named by their sessions: each samples the same among all, among some, and alone."""
+    prompts = [Prompt([5, 6, i], "policy", 6 + i, NO_STOP, 1.0, session=i) for i in range(4)]
+    results = []
+    for parts in ([prompts], [prompts[2:], prompts[:2]], [[p] for p in prompts]):
+        completions = {}
+        for part in parts:
+            streaming.end_sessions()
+            completions |= zip((p.session for p in part), streaming.generate(part, 7), strict=True)
+        results.append([completions[i].tokens for i in range(4)])
+    assert results[0] == results[1] == results[2]
+    streaming.end_sessions()
+    other = [c.tokens for c in streaming.generate(prompts, 8)]
+    assert all(a != b for a, b in zip(results[0], other, strict=True))
+
+
+def test_one_offs_have_row_streams_by_what_they_ask(streaming):
+    """The same question twice is two samples; which other questions are asked, and where it stands, is no matter."""
+    once, other = (Prompt([5, 6, i], "policy", 12, NO_STOP, 1.0) for i in range(2))
+    first, second, third = (c.tokens for c in streaming.generate([once, other, once], 7))
+    assert first != third
+    assert [c.tokens for c in streaming.generate([other, once], 7)] == [second, first]
+
+
+def test_row_streams_follow_the_tempered_distribution(streaming, plain):
+    test_samples_follow_the_tempered_distribution(streaming, plain)
+
+
+def test_row_streams_agree_with_a_full_forward(streaming, plain):
+    prompts = [Prompt([5, 6, i], "policy", 6, NO_STOP, temperature) for i, temperature in enumerate((1.0, 0.6, 0.0))]
+    streaming.end_sessions()
+    completions = streaming.generate(prompts, 3)
+    assert all(agree(plain, p, c) for p, c in zip(prompts, completions, strict=True))
+    assert completions[2].tokens == streaming.generate(prompts[2:], 4)[0].tokens
+
+
 def test_samples_follow_the_tempered_distribution(engine, plain):
     """4,000 first tokens at temperature 0.5: every frequency within 4.5 standard errors of its probability."""
     prompts = [Prompt([5, 6], "policy", 1, NO_STOP, 0.5)] * 4000

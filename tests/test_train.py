@@ -484,7 +484,7 @@ def test_groups_are_spread_over_the_updates(dealt, monkeypatch):
     monkeypatch.setattr(
         run.learner,
         "joint_update",
-        lambda rows, advantages, calls, factor, seed: (
+        lambda rows, advantages, calls, factor, seed, own: (
             seen.append(([r.group for r in rows], [c.task_id for c in calls], advantages)) or {}
         ),
     )

@@ -4,6 +4,7 @@ Knows nothing about optimisers: adapters come in as versioned peft folders, traj
 records. `lfo.learner` is never imported here, nor the other way round.
 """
 
+from lfo import distributed
 from lfo.config import RunConfig
 from lfo.rollout.engine import Completion, Engine, Prompt, UnknownAdapter
 from lfo.rollout.episodes import Job, group_jobs, play
@@ -33,4 +34,4 @@ def make_engine(config: RunConfig, device: str = "cpu") -> Engine:
         return VllmServerEngine(r.servers)
     if r.engine == "vllm":
         return VllmEngine(config.model.base, config.served_rank, r.dtype, r.gpu_memory)
-    return TorchEngine(config.model.base, device)
+    return TorchEngine(config.model.base, device, row_streams=r.row_streams or distributed.size() > 1)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
+
+from lfo.config import derive_seed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +57,20 @@ class Engine(Protocol):
 
     def sleep(self) -> None:
         """Give accelerator memory to the learner; the next `load` or `generate` takes it back."""
+
+
+def row_seeds(prompts: Sequence[Prompt], seed: int) -> list[int]:
+    """A seed for every prompt that the other prompts have no part in: which process plays what changes no sample.
+
+    It follows from the session or, for a one-off, from what is asked and how often it was asked before.
+    """
+    asked: Counter = Counter()
+    seeds = []
+    for prompt in prompts:
+        name = prompt.session if prompt.session is not None else (prompt.adapter, *prompt.tokens)
+        seeds.append(derive_seed(seed, name, asked[name]))
+        asked[name] += 1
+    return seeds
 
 
 def require_adapters(prompts: Iterable[Prompt], loaded: Iterable[str]) -> None:

@@ -24,8 +24,8 @@ from pathlib import Path
 
 import httpx
 
-from lfo.config import RunConfig, derive_seed
-from lfo.rollout.engine import Completion, Prompt, require_adapters, version_name, vllm_batches
+from lfo.config import RunConfig
+from lfo.rollout.engine import Completion, Prompt, require_adapters, row_seeds, version_name, vllm_batches
 from lfo.rollout.vllm_engine import RESIDENT, engine_environment, engine_options
 
 CONNECT_SECONDS = 5.0  # to accept a connection or answer a health check
@@ -127,8 +127,9 @@ class VllmServerEngine:
         require_adapters(prompts, ["base", *self._versions])
         self._given_up = ""
         done: dict[int, Completion] = {}
+        seeds = row_seeds(prompts, seed)
         for batch in vllm_batches(prompts):
-            requests = [(i, prompts[i], derive_seed(seed, i)) for i in batch]
+            requests = [(i, prompts[i], seeds[i]) for i in batch]
             done |= zip(batch, self._pool.map(lambda request: self._complete(*request), requests), strict=True)
         self.generated_tokens += sum(len(c.tokens) for c in done.values())
         return [done[i] for i in range(len(prompts))]

@@ -15,8 +15,7 @@ from pathlib import Path
 import torch
 
 from lfo.base import require_base
-from lfo.config import derive_seed
-from lfo.rollout.engine import Completion, Prompt, require_adapters, version_name, vllm_batches
+from lfo.rollout.engine import Completion, Prompt, require_adapters, row_seeds, version_name, vllm_batches
 
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # the LoRA ranks that vLLM reserves memory for
 RESIDENT = 2  # adapters that one batch may mix
@@ -136,6 +135,7 @@ class VllmEngine:
         require_adapters(prompts, ["base", *self._adapters])
         self._wake()
         done: dict[int, Completion] = {}
+        seeds = row_seeds(prompts, seed)
         for batch in vllm_batches(prompts):
             outputs = self._llm.generate(
                 [{"prompt_token_ids": prompts[i].tokens} for i in batch],
@@ -144,7 +144,7 @@ class VllmEngine:
                         temperature=prompts[i].temperature,
                         max_tokens=prompts[i].max_new,
                         stop_token_ids=[prompts[i].stop],
-                        seed=derive_seed(seed, i),
+                        seed=seeds[i],
                         logprobs=0,  # of the sampled token alone
                         ignore_eos=True,
                         detokenize=False,
