@@ -91,7 +91,6 @@ class Run:
             self.publish()
         self.step += 1
         lengths = [len(r.tokens) for r in rows]
-        (generated,) = distributed.totals(self.engine.generated_tokens - tokens_before)
         return {
             "kind": "step",
             "step": self.step,
