@@ -14,8 +14,8 @@ from torch.utils.checkpoint import checkpoint
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config
 
 from lfo.cli import main
-from lfo.config import ConfigError, DistributedConfig, RunConfig, build, load_config
-from lfo.learner import MICRO_BATCH_TOKENS, POLICY, Learner
+from lfo.config import ConfigError, RunConfig, build, load_config
+from lfo.learner import POLICY, Learner
 from lfo.plan import (
     BACKWARD,
     GIB,
@@ -254,10 +254,6 @@ def test_the_run_decides_on_the_adapters(large, settings, count):
     config = dataclasses.replace(large, world_model=dataclasses.replace(large.world_model, **settings))
     adapter = SHAPE_CARDS["qwen3-8b"].adapter_parameters(config.model)
     assert bytes_of(config)["adapters"] == 4 * count * adapter / 6
-
-
-def test_defaults_are_the_learners():
-    assert DistributedConfig().micro_batch_tokens == MICRO_BATCH_TOKENS
 
 
 # --- vLLM and the verdict --------------------------------------------------------------------
