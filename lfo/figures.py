@@ -296,7 +296,8 @@ def learning_curves(runs: Runs) -> plt.Figure:
         ax.axhline(0.7, color="grey", lw=1, ls=":")
         ax.set(title=title, xlabel="sampled tasks", ylim=(-0.02, 1.02))
     axes[0].set_ylabel("success, greedy")
-    axes[1].legend(loc="upper left", fontsize="small")
+    drawn = [ax for ax in axes if ax.get_legend_handles_labels()[0]]
+    drawn[-1].legend(loc="upper left", fontsize="small")
     fig.tight_layout()
     return fig
 

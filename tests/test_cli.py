@@ -192,7 +192,7 @@ def test_the_learning_rate_of_the_help_text_is_a_number(config_path, tmp_path, c
         (["policy.learning_rat=1"], "unknown setting 'policy.learning_rat'; did you mean 'learning_rate'?"),
         (["seed"], "--set takes NAME=VALUE, got 'seed'."),
         (["levels=[1"], "--set levels, line 1 is not YAML (expected ',' or ']', but got '<stream end>')."),
-        (["world_model.coupling=magic"], "choose one of: none, shared, imagine."),
+        (["world_model.coupling=magic"], "choose one of: none, shared, stacked, imagine, dream."),
         (["model.base=nowhere"], "no base model in 'nowhere'; make the embedded one with `make base`"),
     ],
 )
@@ -281,7 +281,7 @@ def test_what_cannot_be_played_is_named(capsys):
 def test_a_grid_that_does_not_fit_is_named(tmp_path, config_path, capsys):
     grid = tmp_path / "grid.yaml"
     arguments = ("sweep", "--grid", grid, "--out", tmp_path / "out")
-    assert complaint(capsys, *arguments) == f"{grid} must be a YAML file with these keys: config, fixed, grid, seeds."
+    assert complaint(capsys, *arguments) == f"{grid} must be a YAML file with these keys: arms, config, fixed, grid, seeds."
     grid.write_text("config: [")
     assert f"{grid}, line 1 is not YAML" in complaint(capsys, *arguments)
     grid.write_text(f"config: {config_path}\ngrid: {{policy.clip_low: 0.1}}")
