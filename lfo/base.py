@@ -19,6 +19,8 @@ from lfo.config import ConfigError
 logging.disable_progress_bar()  # a bar for a model of a few MB is noise in every notebook
 # peft 0.21 asks every model for a property that transformers 5.23 renamed: nothing a user could mend.
 warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
+# It also looks for the config beside a .gguf file when an adapter is saved; the vocabulary is never modified.
+warnings.filterwarnings("ignore", "Could not find a config file in .* will assume that the vocabulary", UserWarning)
 
 HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")  # organisation/model
 

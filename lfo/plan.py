@@ -14,6 +14,7 @@ Knows shapes and formulas; loads no weights and touches no GPU. Bytes per GPU, w
 base               w P / n                                                                 always
 adapters           4 A a / n, in fp32                                                      always
 optimizer          8 A a / n: Adam's two moments                                           always
+running average    4 a / n, of the world model that is published                           always
 gradients          4 A a / n                                                               loss, backward
 all-gather         w (the rest outside the layers + 2 layers), if n > 1: FSDP2 keeps       loss, backward
                    embedding and head until the backward pass, and fetches a layer ahead
@@ -36,7 +37,8 @@ are tested against the peak of real updates on CPU, within 10% (tests/test_plan.
 4 P more while one is being merged; 4 (2 k L) S of KV cache for every rollout of a step.
 
 **vLLM**: its share of the GPU, of which b P / t are weights, b A a adapters, and the rest, less its
-workspace, KV cache: b (2 k L) / t for every token that is in it, with b bytes as in rollout.dtype.
+workspace, KV cache: b (2 k L) / t for every token that is in it, with b bytes as in rollout.dtype. A
+stacked policy counts twice: it is served as the sum of both adapters.
 An engine in the learner's process sleeps while the learner learns: weights and cache are gone then.
 
 CUDA's context and vLLM's workspace are estimates, marked ~: nothing here has measured them.
@@ -205,12 +207,14 @@ def _bytes(dtype: str) -> int:
     return {"float32": 4, "bfloat16": 2}[dtype]
 
 
-def kept_per_token(shape: Shape, model: ModelConfig, n: _Numbers, length: int, rows: int, attention: str) -> float:
-    """Bytes per token that autograd keeps of one layer.
+def kept_per_token(
+    shape: Shape, model: ModelConfig, n: _Numbers, length: int, rows: int, attention: str, active: int
+) -> float:
+    """Bytes per token that autograd keeps of one layer, run through `active` adapters.
 
     norms        2 h in fp32, and (q + k) in fp32 where queries and keys are normalised
     adapters     for each adapted map its input as the adapter multiplies it, its dropout mask and the
-                 low-rank product; maps share an input that neither dropout nor a cast has copied
+                 low-rank product; maps and adapters share an input that neither dropout nor a cast has copied
     attention    eager: q for queries, repeated keys and values, and for every head and earlier token the
                  softmax in fp32 and as it is multiplied; sdpa: queries, result, keys and values (repeated
                  where rows are padded), log-sum-exp, and the mask where rows are padded
@@ -221,7 +225,8 @@ def kept_per_token(shape: Shape, model: ModelConfig, n: _Numbers, length: int, r
     inputs = [i for i, _ in shape.linears(model.targets)]
     shared = not n.mask and n.base == n.compute == n.lora
     distinct = [h, q] + ([h, m] if model.targets == "all-linear" else [])
-    adapters = sum(distinct if shared else inputs) * (n.mask + n.lora) + len(inputs) * model.rank * n.lora
+    multiplied = sum(distinct) if shared else active * sum(inputs)
+    adapters = multiplied * (n.mask + n.lora) + active * len(inputs) * model.rank * n.lora
     if attention == "eager":
         scores = 3 * q * c + shape.heads * length * (4 if c == 4 else 4 + c)
     elif rows > 1:
@@ -254,7 +259,8 @@ def learner_items(shape: Shape, config: RunConfig, device: str, attention: str =
     length = config.rollout.max_tokens
     rows = max(1, d.micro_batch_tokens // length)
     tokens = rows * length
-    kept = tokens * kept_per_token(shape, model, n, length, rows, attention)
+    active = 2 if config.world_model.coupling == "stacked" else 1
+    kept = tokens * kept_per_token(shape, model, n, length, rows, attention, active)
     copies = 2 if model.autocast and n.base == 4 else 0
     learning = (LOSS, BACKWARD)
     adapters = 4 * _adapters(config) * shape.adapter_parameters(model) / d.processes
@@ -267,6 +273,7 @@ def learner_items(shape: Shape, config: RunConfig, device: str, attention: str =
         Item("base", n.base * shape.parameters / d.processes),
         Item("adapters", adapters),
         Item("optimizer", 2 * adapters),
+        Item("running average", adapters / 2 if _adapters(config) == 2 else 0),
         Item("gradients", adapters, learning),
         Item("all-gather buffers", gathered, learning),
         Item("kept activations", shape.layers * (inputs if d.gradient_checkpointing else kept) + last, learning),
@@ -300,7 +307,9 @@ def vllm_items(shape: Shape, config: RunConfig, share: float) -> tuple[list[Item
     """Items of one vLLM GPU that takes `share` bytes, what its KV cache has room for, and what is wrong."""
     d, b = config.distributed, _bytes(config.rollout.dtype)
     weights = b * shape.parameters / d.tensor_parallel
-    adapters = b * _adapters(config) * shape.adapter_parameters(config.model)
+    adapters = (
+        b * (_adapters(config) + (config.world_model.coupling == "stacked")) * shape.adapter_parameters(config.model)
+    )
     cache = share - weights - adapters - VLLM_WORKSPACE
     capacity = int(max(0, cache) / (b * 2 * shape.key * shape.layers / d.tensor_parallel))
     length = config.rollout.max_tokens

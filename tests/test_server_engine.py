@@ -384,11 +384,12 @@ def test_the_config_chooses_the_engine(start, make_config):
 
 
 def test_serve_command_fits_the_run(make_config):
-    config = make_config(**{"model.rank": 12, "rollout.dtype": "bfloat16"})
+    config = make_config(**{"model.rank": 12, "rollout.dtype": "bfloat16", "distributed.tensor_parallel": 2})
     command, environment = serve_command(config, "0.0.0.0", 8001)
     options = dict(itertools.pairwise(command))
     assert (options["--model"], options["--host"], options["--port"]) == (config.model.base, "0.0.0.0", "8001")
     assert (options["--max-lora-rank"], options["--max-loras"], options["--dtype"]) == ("16", "4", "bfloat16")
+    assert options["--tensor-parallel-size"] == "2"
     assert options["--logprobs-mode"] == "processed_logprobs" and "--enable-lora" in command
     assert environment["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] == "True"
     with pytest.raises(ValueError, match=r"LoRA ranks up to 512, model\.rank is 600"):
