@@ -100,7 +100,7 @@ def probe(folder: str | Path, tasks: int = 50, samples: int = 8) -> dict[str, pd
     """The tables `episodes`, `replies`, `rules` and `situations` of a run; each is measured once and then read.
 
     tasks: tasks per split and caller. samples: sampled answers per question about a rule.
-    Raises what `load_subject` raises.
+    Raises what `load_subject` and `situation_rows` raise.
     """
     measures = {
         "episodes": episode_rows,
@@ -176,8 +176,9 @@ def played_calls(subject: Subject) -> list[PlayedCall]:
 
 def _calls_of(subject: Subject, caller: str, task: Task, env: EnvConfig, turns: Sequence[Turn]) -> list[PlayedCall]:
     """The phone calls among `turns`; the actions are taken once more to hear the answers in other words."""
-    episode = Episode(subject.world, task, env, derive_seed("evaluation", task.task_id, 0))
-    episode._csr._rng = random.Random(f"{task.task_id}/anew")
+    world, goals = subject.world, {goal: DEPARTMENT_OF_GOAL[goal] for goal in task.goals}
+    csr = CsrSimulator(world.companies[task.company_id], world.rules, goals, f"{task.task_id}/anew")
+    episode = Episode(world, task, env, derive_seed("evaluation", task.task_id, 0), csr=csr)
     anew = [episode.step(turn.action).observation for turn in turns]
     examples = subject.codec.call_examples(task.task_id, task.request, turns, "phone")
     other_words = [text for text, turn in zip(anew, turns, strict=True) if turn.tool == "make_phone_call"]
@@ -365,14 +366,22 @@ def stage(world: World, situation: Situation) -> tuple[str, list[Turn], str, str
 
 
 def situation_rows(subject: Subject) -> list[dict]:
-    """One row per situation, greedy; none for another world than the one they were written for."""
-    situations = SITUATIONS if subject.config.world_seed == SITUATIONS_SEED else ()
-    staged = [stage(subject.world, s) for s in situations]
+    """One row per situation, greedy.
+
+    Raises:
+        ValueError: the run was trained in another world than the one they were written for.
+    """
+    if subject.config.world_seed != SITUATIONS_SEED:
+        raise ValueError(
+            f"the hand-written situations are about world {SITUATIONS_SEED}, this run was trained in world"
+            f" {subject.config.world_seed}; its other tables are written."
+        )
+    staged = [stage(subject.world, s) for s in SITUATIONS]
     prompts = [subject.codec.world_prompt(request, turns, action) for request, turns, action, _ in staged]
     predictions = predict_replies(subject.engine, subject.codec, prompts, subject.adapter)
     return [
         {"situation": s.name, "company": s.company, "department": s.call[0], "gave": s.call[1], "expected": s.expected,
          "predicted": gist(predicted), "right": int(gist(predicted) == s.expected), "said": spoken(said),
          "words": spoken(predicted)}
-        for s, (*_, said), predicted in zip(situations, staged, predictions, strict=True)
+        for s, (*_, said), predicted in zip(SITUATIONS, staged, predictions, strict=True)
     ]  # fmt: skip

@@ -28,6 +28,7 @@ from lfo.statistics import (
 )
 
 HALF = 0.5  # the share at which both curves are read
+DIGITS = 9  # of differences that are ranked: what is equal but for floating point is a tie
 
 
 def probed(runs: Runs, name: str) -> pd.DataFrame:
@@ -207,7 +208,8 @@ def known_and_done(runs: Runs) -> pd.DataFrame:
 def progress_points(runs: Runs, ahead: int = 1, split: str = "validation") -> pd.DataFrame:
     """`known_and_done` with `gain`: success gained from an evaluation to the one `ahead` after it."""
     data = known_and_done(runs).query("split == @split").sort_values("tasks", kind="stable")
-    data = data.assign(gain=data.groupby(["arm", "seed"])["success"].shift(-ahead) - data["success"])
+    later = data.groupby(["arm", "seed"])["success"].shift(-ahead)
+    data = data.assign(gain=(later - data["success"]).round(DIGITS))
     return data.dropna(subset="gain").reset_index(drop=True)
 
 
@@ -229,8 +231,9 @@ def progress_table(runs: Runs) -> pd.DataFrame:
     for relation, (ahead, fixed) in PROGRESS.items():
         points = progress_points(runs, ahead)
         if fixed:
-            same = points.groupby("tasks")[["rule_accuracy", "gain"]]
-            points[["rule_accuracy", "gain"]] -= same.transform("mean")
+            both = ["rule_accuracy", "gain"]
+            same = points.groupby("tasks")[both]
+            points[both] = (points[both] - same.transform("mean")).round(DIGITS)
             points = points[same.transform("size") > 1]
         members = list(zip(points["arm"], points["seed"], strict=True))
         found = spearman(points["rule_accuracy"], points["gain"], members) if members else Estimate(*[np.nan] * 3, 0)
