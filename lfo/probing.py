@@ -31,7 +31,7 @@ from peft import PeftModel
 from transformers import PreTrainedModel
 
 from lfo.base import load_base
-from lfo.config import EnvConfig, RunConfig, build, derive_seed
+from lfo.config import DistributedConfig, EnvConfig, RunConfig, build, derive_seed
 from lfo.env import Episode, RandomForm, TypicalPrior, run_scripted
 from lfo.evaluate import (
     RuleQuestion,
@@ -206,7 +206,7 @@ def teacher_forced(model: PreTrainedModel, pad_id: int, calls: Sequence[CallExam
     Every token is predicted from the true ones before it. nats: cross-entropy, so exp(nats / tokens) is the perplexity.
     """
     scores: dict[int, dict] = {}
-    for index in micro_batches([len(c.prompt) + len(c.reply) for c in calls]):
+    for index in micro_batches([len(c.prompt) + len(c.reply) for c in calls], DistributedConfig().micro_batch_tokens):
         batch = collate_calls([calls[i] for i in index], pad_id).to(model.device)
         picked = batch.loss_mask[:, 1:].bool()
         hidden = model.model(batch.tokens, attention_mask=batch.attention).last_hidden_state[:, :-1]

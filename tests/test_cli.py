@@ -281,7 +281,10 @@ def test_what_cannot_be_played_is_named(capsys):
 def test_a_grid_that_does_not_fit_is_named(tmp_path, config_path, capsys):
     grid = tmp_path / "grid.yaml"
     arguments = ("sweep", "--grid", grid, "--out", tmp_path / "out")
-    assert complaint(capsys, *arguments) == f"{grid} must be a YAML file with these keys: arms, config, fixed, grid, seeds."
+    assert (
+        complaint(capsys, *arguments)
+        == f"{grid} must be a YAML file with these keys: arms, config, fixed, grid, seeds."
+    )
     grid.write_text("config: [")
     assert f"{grid}, line 1 is not YAML" in complaint(capsys, *arguments)
     grid.write_text(f"config: {config_path}\ngrid: {{policy.clip_low: 0.1}}")

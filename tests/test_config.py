@@ -76,7 +76,9 @@ def test_every_way_to_write_a_number_is_one(write, text, value):
     assert config.policy.learning_rate == value and type(config.policy.learning_rate) is float
 
 
-RUN_CONFIGS = [p for p in sorted((ROOT / "configs").glob("*.yaml")) if not p.name.startswith("tuning_")]  # grids
+RUN_CONFIGS = [
+    p for p in sorted((ROOT / "configs").glob("*.yaml")) if not p.name.startswith(("tuning_", "science"))
+]  # grids
 
 
 @pytest.mark.parametrize("path", RUN_CONFIGS, ids=lambda p: p.name)

@@ -16,13 +16,15 @@ from lfo.base import load_base
 from lfo.config import RunConfig, as_dict
 from lfo.env import Episode, run_scripted
 from lfo.evaluate import TruthfulEngine, meaning, rule_questions
-from lfo.learner import WORLD_MODEL, Learner
+from lfo.learner import POLICY, WORLD_MODEL, Learner
 from lfo.probing import (
     OWN,
     SITUATIONS,
     Subject,
     Wanderer,
+    episode_rows,
     gist,
+    load_subject,
     played_calls,
     probe,
     reply_rows,
@@ -68,6 +70,21 @@ def reply(status: str, message: str) -> str:
 def missing(*fields: str, department: str = "Billing") -> str:
     """A refusal that names these fields."""
     return reply("auth_failed", f"{department}. I need your {' and '.join(FIELDS[f] for f in fields)}.")
+
+
+BANK = {  # what an empty-handed caller of the hand-made bank is asked for, without another call first
+    "Customer Service": "account_number last_4_ssn",
+    "Billing": "account_number billing_zip",
+    "Loans": "name date_of_birth",
+}
+
+
+@pytest.fixture
+def bank(tiny):
+    """The hand-made world, its bank known and its shop, which demands nothing, new."""
+    tasks = [dataclasses.replace(t, split="validation") for t in tiny.tasks]
+    shop = dataclasses.replace(tasks[0], split="test", company_id="shop", goals=("hear about offers",))
+    return dataclasses.replace(tiny, tasks=(*tasks, shop))
 
 
 # --- situations ------------------------------------------------------------------------------
@@ -225,21 +242,14 @@ def test_reply_rows_hold_both_models_on_the_same_calls(codec, world, toy_path, m
     assert rows["said"].str.partition(":")[0].equals(rows["category"])
 
 
+def test_episodes_know_the_department_of_their_only_goal(codec, bank):
+    rows = episode_rows(subject(codec, bank, Stub(codec), tasks=6))
+    departments = ["Billing", "Fraud Department", "Fraud Department", "Loans", "Sales", "", "Sales"]
+    assert [r["department"] for r in rows] == departments  # the sixth task has two goals
+    assert [r["company_id"] for r in rows] == ["bank"] * 6 + ["shop"] and not any(r["success"] for r in rows)
+
+
 # --- rules -----------------------------------------------------------------------------------
-
-BANK = {  # what an empty-handed caller of the hand-made bank is asked for, without another call first
-    "Customer Service": "account_number last_4_ssn",
-    "Billing": "account_number billing_zip",
-    "Loans": "name date_of_birth",
-}
-
-
-@pytest.fixture
-def bank(tiny):
-    """The hand-made world, its bank known and its shop, which demands nothing, new."""
-    tasks = [dataclasses.replace(t, split="validation") for t in tiny.tasks]
-    shop = dataclasses.replace(tasks[0], split="test", company_id="shop")
-    return dataclasses.replace(tiny, tasks=(*tasks, shop))
 
 
 def test_a_world_model_that_goes_by_the_number(codec, bank):
@@ -310,6 +320,14 @@ def test_a_run_is_probed_once(run, monkeypatch):
     monkeypatch.setattr(probing, "load_subject", refuse)
     pd.DataFrame({"split": ["edited"]}).to_csv(run / "probing_rules.csv", index=False)
     assert probe(run)["rules"]["split"].tolist() == ["edited"]
+
+
+def test_the_world_model_is_the_adapter_that_learned_the_replies(run, make_config, codec, tmp_path):
+    assert load_subject(run, 1).adapter == WORLD_MODEL
+    config = make_config(**{"world_model.coupling": "shared"})
+    (tmp_path / "config.json").write_text(json.dumps(as_dict(config)))
+    Learner(config, codec.pad_id).save_adapters(tmp_path / "adapters" / "v00001")
+    assert load_subject(tmp_path, 1).adapter == POLICY
 
 
 def test_a_run_without_a_world_model_says_so(make_config, codec, tmp_path):
