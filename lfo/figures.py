@@ -461,9 +461,7 @@ def provenance_of(runs: Runs) -> dict:
         for folder in folders:
             facts = json.loads((Path(folder) / "provenance.json").read_text())
             seconds = sum(sum(r.get("seconds", {}).values()) for r in read_metrics(folder))
-            entries.append(
-                {"arm": arm, "run": "/".join(Path(folder).parts[-2:]), "wall_seconds": round(seconds), **facts}
-            )
+            entries.append({"arm": arm, "run": Path(folder).name, "wall_seconds": round(seconds), **facts})
     return {"runs": entries}
 
 
