@@ -13,6 +13,7 @@ import contextlib
 import dataclasses
 import difflib
 import hashlib
+import json
 import math
 import os
 import typing
@@ -314,6 +315,13 @@ def read_yaml(text: str, where: str):
 def as_dict(config) -> dict:
     """Plain data that `build` reads back."""
     return dataclasses.asdict(config)
+
+
+def completed(data: Mapping) -> dict:
+    """A run's config as it was written, with the defaults of settings that came later; as it is where none fits."""
+    with contextlib.suppress(ConfigError):
+        return json.loads(json.dumps(as_dict(build(RunConfig, data))))
+    return dict(data)
 
 
 # --- notebooks -------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ import torch
 from tqdm import tqdm
 
 from lfo import distributed
-from lfo.config import RunConfig, as_dict, build, derive_seed
+from lfo.config import RunConfig, as_dict, build, completed, derive_seed
 from lfo.evaluate import behaviour, play_tasks, reply_rows, rule_accuracy, success_rows
 from lfo.learner import POLICY, CheckpointError, Learner, ReplayBuffer
 from lfo.objectives import group_advantages, overlong_penalty
@@ -265,7 +265,7 @@ class Run:
             return False
         try:
             state = torch.load(found[-1], map_location="cpu", weights_only=True)
-            mine, theirs = as_dict(self.config), json.loads(state["config"])
+            mine, theirs = as_dict(self.config), completed(json.loads(state["config"]))
             mine["rollout"]["servers"] = theirs["rollout"]["servers"] = []  # where servers run may change
             mine["distributed"] = theirs["distributed"] = {}  # another layout, the same run
         except (RuntimeError, pickle.UnpicklingError, EOFError, KeyError, TypeError):

@@ -76,9 +76,8 @@ def test_every_way_to_write_a_number_is_one(write, text, value):
     assert config.policy.learning_rate == value and type(config.policy.learning_rate) is float
 
 
-RUN_CONFIGS = [
-    p for p in sorted((ROOT / "configs").glob("*.yaml")) if not p.name.startswith(("tuning_", "science"))
-]  # grids
+GRIDS = ("tuning_", "science")
+RUN_CONFIGS = [p for p in sorted((ROOT / "configs").glob("*.yaml")) if not p.name.startswith(GRIDS)]
 
 
 @pytest.mark.parametrize("path", RUN_CONFIGS, ids=lambda p: p.name)
