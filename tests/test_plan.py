@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
-from torch.utils.checkpoint import checkpoint
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config
 
 from lfo.cli import main
@@ -123,7 +122,7 @@ def measured_peak(action) -> int:
 
 
 SHORT, LONG = (256, 250, 240, 256), (1024,)
-WAYS = [  # coupling, vocabulary, autocast, checkpointing, attention, dropout, targets, base_dtype, lengths
+WAYS = [  # coupling, vocabulary, autocast, checkpointing, attention, dropout, targets, base_dtype, lengths, logit_chunk
     ("none", 1024, True, False, "eager", 0.0, "all-linear", "float32", SHORT),  # as on a laptop
     ("none", 1024, False, False, "eager", 0.05, "qvo", "float32", SHORT),
     ("none", 1024, True, True, "eager", 0.05, "all-linear", "float32", SHORT),
@@ -132,6 +131,7 @@ WAYS = [  # coupling, vocabulary, autocast, checkpointing, attention, dropout, t
     ("none", 1024, True, False, "sdpa", 0.05, "all-linear", "bfloat16", SHORT),
     ("none", 1024, False, True, "sdpa", 0.0, "qvo", "float32", SHORT),
     ("none", 8192, True, True, "sdpa", 0.05, "all-linear", "float32", LONG),  # the logits decide
+    ("none", 32_768, True, True, "sdpa", 0.0, "all-linear", "bfloat16", LONG, 256),  # so do those of a chunk
     ("stacked", 1024, True, False, "eager", 0.05, "all-linear", "float32", SHORT),  # through both adapters
     ("stacked", 1024, False, True, "eager", 0.0, "qvo", "float32", SHORT),
 ]
@@ -140,16 +140,22 @@ WAYS = [  # coupling, vocabulary, autocast, checkpointing, attention, dropout, t
 @pytest.mark.parametrize("way", WAYS, ids=str)
 def test_an_update_needs_what_was_planned(middling, make_trajectory, way):
     """Within 10% of the measured peak of a whole update, the memory that was there before not counted."""
-    coupling, vocabulary, autocast, checkpointing, attention, dropout, targets, dtype, lengths = way
+    coupling, vocabulary, autocast, checkpointing, attention, dropout, targets, dtype, lengths, *chunk = way
     base = str(middling(vocabulary))
     data = {
         "model": {"base": base, "autocast": autocast, "dropout": dropout, "targets": targets},
         "rollout": {"max_tokens": max(lengths)},
-        "distributed": {"micro_batch_tokens": 1024, "gradient_checkpointing": checkpointing, "base_dtype": dtype},
+        "distributed": {
+            "micro_batch_tokens": 1024,
+            "gradient_checkpointing": checkpointing,
+            "base_dtype": dtype,
+            "logit_chunk": sum(chunk),
+        },
         "world_model": {"coupling": coupling, "predict": "nothing" if coupling == "none" else "phone"},
     }
     config = build(RunConfig, data)
-    learner = learner_in_this_way(config, attention)
+    learner = Learner(config, 0)
+    learner.model.get_base_model().set_attn_implementation(attention)  # what GPUs use runs on CPU, too
     rows = [make_trajectory([1] * 16, [2] * (n - 16)) for n in lengths]
 
     def update():
@@ -164,21 +170,6 @@ def test_an_update_needs_what_was_planned(middling, make_trajectory, way):
     there += sum(t.nbytes for average in learner.averages.values() for t in average)
     there += 2 * sum(p.nbytes for name in learner.adapters for p in learner.parameters(name))  # Adam's moments
     assert sum(i.bytes for i in items if i.moments == MOMENTS) == pytest.approx(there, rel=0.001)
-
-
-def learner_in_this_way(config: RunConfig, attention: str) -> Learner:
-    """A learner on CPU, with the attention that GPUs use too, and as `config.distributed` says."""
-    learner = Learner(config, 0)
-    base = learner.model.get_base_model()
-    base.set_attn_implementation(attention)
-    for parameter in base.parameters():
-        if not parameter.requires_grad:
-            parameter.data = parameter.data.to(getattr(torch, config.distributed.base_dtype))
-    if config.distributed.gradient_checkpointing:
-        # What the public method does, whose name transformers changed between the versions that the extras pin.
-        base._set_gradient_checkpointing(True, functools.partial(checkpoint, use_reentrant=False))
-        base.config.use_cache = False
-    return learner
 
 
 def test_the_torch_engine_keeps_what_was_planned(make_config, toy_path, toy_adapters):

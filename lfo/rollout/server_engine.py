@@ -55,6 +55,7 @@ def serve_command(config: RunConfig, host: str, port: int) -> tuple[list[str], d
     """
     options = engine_options(config.model.base, config.served_rank, config.rollout.dtype)
     options |= {"served_model_name": "base", "max_loras": 2 * RESIDENT, "host": host, "port": port}
+    options["tensor_parallel_size"] = config.distributed.tensor_parallel
     command = [sys.executable, "-m", "vllm.entrypoints.launchers.api_server.entry", "--disable-uvicorn-access-log"]
     for name, value in options.items():
         flag = name.replace("_", "-")
