@@ -134,9 +134,13 @@ def _start(folder: Path, config: RunConfig, environment: Mapping[str, str]) -> s
 
 
 def _finished(folder: Path, config: RunConfig) -> bool:
-    """Whether this very config was trained and evaluated to the end there."""
-    requested = folder / "requested.json"
-    if not requested.exists() or requested.read_text() != _text(config):
+    """Whether this very config was trained and evaluated to the end there.
+
+    config.json says what was trained; requested.json, which is not committed, that it was here. The latter alone may
+    be the request that `lfo train` refused, in the folder of another run.
+    """
+    paths = [folder / "config.json", folder / "requested.json"]
+    if not all(path.exists() and path.read_text() == _text(config) for path in paths):
         return False
     last = _last_row(folder)
     return last.get("kind") == "seconds" and last["tasks"] >= config.task_budget
