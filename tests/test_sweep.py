@@ -174,6 +174,14 @@ def test_what_is_finished_is_not_started_again(base_config, tmp_path, in_process
     assert not _finished(one, config)
 
 
+def test_a_request_that_was_refused_is_not_finished(base_config, tmp_path, in_process):
+    """`lfo train` refuses the folder of another run, but the request lies there."""
+    config, other = base_config[0], dataclasses.replace(base_config[0], weight_decay=0.5)
+    train_many({tmp_path: config}, progress=False)
+    (tmp_path / "requested.json").write_text(json.dumps(as_dict(other), indent=2) + "\n")
+    assert not _finished(tmp_path, other) and not _finished(tmp_path, config)
+
+
 def test_ctrl_c_waits_for_every_checkpoint(base_config, tmp_path, monkeypatch):
     processes = [Process(None), Process(None)]
     waiting = iter(processes)
