@@ -179,7 +179,7 @@ def test_a_request_that_was_refused_is_not_finished(base_config, tmp_path, in_pr
     config, other = base_config[0], dataclasses.replace(base_config[0], weight_decay=0.5)
     train_many({tmp_path: config}, progress=False)
     (tmp_path / "requested.json").write_text(json.dumps(as_dict(other), indent=2) + "\n")
-    assert not _finished(tmp_path, other) and not _finished(tmp_path, config)
+    assert not _finished(tmp_path, other) and _finished(tmp_path, config)
 
 
 def test_ctrl_c_waits_for_every_checkpoint(base_config, tmp_path, monkeypatch):
