@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 
+from lfo import distributed
 from lfo.base import require_base
 from lfo.rollout.engine import Completion, Prompt, require_adapters, row_seeds, version_name, vllm_batches
 
@@ -90,8 +91,11 @@ class VllmEngine:
         from vllm.platforms import current_platform
 
         self._can_sleep = current_platform.is_sleep_mode_available()
+        # One engine for each of several processes, each on the GPU that its launcher gave it.
+        launched = {"distributed_executor_backend": "external_launcher"} if distributed.size() > 1 else {}
         self._llm = LLM(
             **engine_options(base, rank, dtype),
+            **launched,
             max_loras=RESIDENT,
             gpu_memory_utilization=gpu_memory,
             enable_sleep_mode=self._can_sleep,
