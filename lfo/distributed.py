@@ -8,7 +8,6 @@ order. Alone, which is the usual case, nothing here changes what it is given.
 
 from __future__ import annotations
 
-import atexit
 import datetime
 import os
 from collections.abc import Hashable, Sequence
@@ -29,7 +28,6 @@ def start(device: str = "cpu") -> None:
         # `accelerate launch` may switch this on; every process loads the base itself, whatever the launcher says
         os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = "false"
         PartialState(cpu=torch.device(device).type == "cpu", timeout=PATIENCE)
-        atexit.register(dist.destroy_process_group)
 
 
 def size() -> int:

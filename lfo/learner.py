@@ -371,8 +371,9 @@ class _Scorer(torch.nn.Module):
         """
         precision = torch.autocast(tokens.device.type, torch.bfloat16) if self.autocast else contextlib.nullcontext()
         with precision:
-            hidden = self.model.get_base_model().model(tokens, attention_mask=attention).last_hidden_state
-            hidden, targets = hidden[:, :-1][picked], tokens[:, 1:][picked]
+            body = self.model.get_base_model().model
+            hidden = body(tokens, attention_mask=attention, use_cache=False).last_hidden_state[:, :-1][picked]
+            targets = tokens[:, 1:][picked]
             score = functools.partial(checkpoint, self._score, use_reentrant=False) if self.chunk else self._score
             chunk = self.chunk or max(1, len(targets))
             parts = zip(hidden.split(chunk), targets.split(chunk), strict=True)

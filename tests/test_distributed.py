@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
+import itertools
 import json
 import os
 import random
@@ -110,6 +112,12 @@ def findings(folder: Path, config: RunConfig, rows: list[Trajectory], calls: lis
     learner.save_adapters(folder / f"adapters_of_{distributed.size()}")
     if distributed.size() > 1:
         found["local"] = {n: (tuple(p.shape), p.to_local().numel()) for n, p in learner.model.named_parameters()}
+
+    stacked = dataclasses.replace(config, world_model=dataclasses.replace(config.world_model, coupling="stacked"))
+    learner = Learner(stacked, 0)
+    learner.load_state(torch.load(folder / "begun.pt", weights_only=True))
+    found["stacked"] = gradients(learner, lambda: learner.joint_update(rows, ADVANTAGES, calls, 1.0, 0))
+    learner.save_adapters(folder / f"stacked_of_{distributed.size()}")
     return found
 
 
@@ -204,6 +212,14 @@ def test_gradients_and_metrics_are_those_of_one_process(one_and_two, settings, k
         assert clipped == pytest.approx(0.1, rel=1e-3) and alone["metrics"]["policy/grad_norm"] > 0.2
 
 
+def test_each_loss_moves_its_own_adapter_where_both_act(one_and_two):
+    one, two, _ = one_and_two
+    for found in two:
+        assert apart(one["stacked"], found["stacked"]) == []
+    assert apart(one["stacked"][POLICY], one["plain", "all"][POLICY]) != []  # another model: both adapters act
+    assert apart(one["stacked"][WORLD_MODEL], one["plain", "all"][WORLD_MODEL]) == []
+
+
 def test_frugal_settings_change_nothing(one_and_two):
     one, _, _ = one_and_two
     assert all(apart(one["plain", kind], one["frugal", kind]) == [] for name, kind in CASES if name == "frugal")
@@ -229,8 +245,8 @@ def test_training_goes_on_from_a_checkpoint_as_in_one_process(one_and_two):
 
 def test_gathered_adapters_are_peft_folders(one_and_two):
     _, _, folder = one_and_two
-    for name in (POLICY, WORLD_MODEL):
-        paths = [folder / f"adapters_of_{n}" / name for n in (1, 2)]
+    for kind, name in itertools.product(("adapters", "stacked"), (POLICY, WORLD_MODEL)):
+        paths = [folder / f"{kind}_of_{n}" / name for n in (1, 2)]
         alone, gathered = (json.loads((path / "adapter_config.json").read_text()) for path in paths)
         assert sorted(alone.pop("target_modules")) == sorted(gathered.pop("target_modules")) and alone == gathered
         assert apart(*(load_file(path / "adapter_model.safetensors") for path in paths)) == []

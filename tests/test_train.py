@@ -495,6 +495,30 @@ def test_groups_are_spread_over_the_updates(dealt, monkeypatch):
     assert [a for _, _, advantages in seen for a in advantages] == pytest.approx([1, -1] * 3, abs=1e-4)
 
 
+def test_importance_sampling_starts_from_the_step(dealt, monkeypatch):
+    """The second update of a step still has the learner's log-probs from before the first one; without a cap, none."""
+    for cap in (2.0, 0.0):
+        run = dealt([MIXED] * 3, **{"policy.groups_per_update": 2, "policy.tis_cap": cap, "world_model.updates": 0})
+        asked, given = [], []
+        monkeypatch.setattr(
+            run.learner, "action_logprobs", lambda rows, to=asked: to.append(1) or [r.group for r in rows]
+        )
+        monkeypatch.setattr(run.learner, "joint_update", lambda *args, to=given: to.append(args[5]) or {})
+        run.publish()
+        run.advance()
+        assert (asked, given) == (([1], [[0, 0, 1, 1], [2, 2]]) if cap else ([], [None, None]))
+
+
+def test_the_gap_and_the_weights_are_logged(config, tmp_path, bills):
+    """Torch engine and learner agree: the mean weight of the first update is 1, and so nearly of the step."""
+    settings = {"policy.tis_cap": 2.0, "rollout.group_size": 4, "rollout.tasks_per_step": 4, "task_budget": 4}
+    run = Run(config(**settings), tmp_path, bills)
+    run.publish()
+    metrics = run.advance()
+    assert metrics["groups_kept"] > 2 and metrics["policy/tis_weight"] == pytest.approx(1, abs=1e-3)
+    assert metrics["policy/logprob_gap"] > 1e-3  # the second update comes after the first
+
+
 def test_advantages_include_the_overlong_penalty(config, make_trajectory):
     """Budget 400, buffer 64: 368 tokens cost half a point. Rewards 1 and 0.5 and 0: 1.22, 0, -1.22 deviations."""
     rows = [make_trajectory([1], [2] * n, success=s) for n, s in ((9, True), (367, True), (9, False))]

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 
+from lfo import distributed
 from lfo.base import require_base
 from lfo.config import ConfigError, RunConfig
 from lfo.rollout.engine import Completion, Prompt, require_adapters, row_seeds, version_name, vllm_batches
@@ -93,8 +94,11 @@ class VllmEngine:
         from vllm.platforms import current_platform
 
         self._can_sleep = current_platform.is_sleep_mode_available()
+        # One engine for each of several processes, each on the GPU that its launcher gave it.
+        launched = {"distributed_executor_backend": "external_launcher"} if distributed.size() > 1 else {}
         self._llm = LLM(
             **options,
+            **launched,
             max_loras=RESIDENT,
             max_cpu_loras=2 * RESIDENT,  # a version is loaded before the one that it replaces is removed
             gpu_memory_utilization=config.rollout.gpu_memory,
