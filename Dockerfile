@@ -1,11 +1,13 @@
-# docker build -t lfo .            (--build-arg EXTRA=gpu for NVIDIA GPUs)
-# docker run --rm lfo              (runs `make results`; `docker run --rm lfo make test` the tests)
-FROM python:3.11-slim
+# docker build -t lfo .            (--build-arg EXTRA=gpu for NVIDIA GPUs; --build-arg PIP_EXTRA_INDEX_URL=... names one
+#                                   more package index, such as that of PyTorch's wheels without CUDA)
+# docker run --rm lfo              (runs `make results`; `docker run --rm lfo make test` the tests; --gpus all for GPUs)
+FROM python:3.11-slim-bookworm
 
-# Debian's make moves with the image; every package that decides a result is pinned in pyproject.toml.
+# Debian's packages move with the image; every package that decides a result is pinned in pyproject.toml.
+# The compiler is for kernels that Triton and vLLM build when they first run.
 # hadolint ignore=DL3008
 RUN apt-get update \
-    && apt-get install --yes --no-install-recommends make \
+    && apt-get install --yes --no-install-recommends g++ make \
     && rm -rf /var/lib/apt/lists/* \
     && useradd --create-home lfo \
     && install --directory --owner=lfo --group=lfo /app
@@ -13,6 +15,7 @@ RUN apt-get update \
 USER lfo
 WORKDIR /app
 ARG EXTRA=cpu
+ARG PIP_EXTRA_INDEX_URL
 ENV EXTRA=${EXTRA} PYTHONUNBUFFERED=1
 
 # The packages depend on these two files only: editing the code does not install them again.

@@ -5,11 +5,12 @@ Import order, lowest layer first (``tests/test_layout.py`` enforces it)::
     0  config  records  statistics                     what a run is, what the data is, what numbers say
     1  world   tools                                   hidden rules, public tools
     2  simulator  env                                  who answers, one episode
-    3  tokens  base                                    text <-> token ids with roles; the frozen model
+    3  base  tokens  distributed                       the frozen model; text <-> ids with roles; processes as one
     4  objectives  sampling  schedule                  losses; how groups are conditioned; who learns when
     5  rollout  learner                                weights -> trajectories; trajectories -> weights
-    6  evaluate  train  transfer                       measurements; the only loop; frozen runs elsewhere
-    7  figures  diagnostics  render  sweep  cli        result files -> figures, advice, HTML; command line
+    6  evaluate  train  transfer  probing              measurements; the only loop; finished runs, frozen
+    7  figures  probing_figures  diagnostics           result files -> figures, tables, advice
+    7  render  sweep  plan  cli                        rollouts as HTML; many runs; GPU memory; command line
 """
 
 __version__ = "0.1.0"

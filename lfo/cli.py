@@ -1,4 +1,4 @@
-"""The command line: ``lfo generate | train | evaluate | diagnose | inspect | trajectories | report | play | ...``.
+"""The command line: ``lfo generate | plan | train | serve | sweep | evaluate | diagnose | report | play | ...``.
 
 Thin: every command parses, calls one library function and prints where the result is. Errors that
 a user can mend end in one sentence, not in a traceback.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
 import random
 import sys
 from pathlib import Path
@@ -28,6 +29,12 @@ def build_parser() -> argparse.ArgumentParser:
     generate.add_argument("--out", type=Path, default=Path("data/world"))
     generate.set_defaults(act=_generate)
 
+    plan = commands.add_parser("plan", help="what a run needs of every GPU's memory, and whether it fits")
+    plan.add_argument("--config", type=Path, required=True)
+    plan.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="e.g. distributed.gpu_gib=80")
+    plan.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    plan.set_defaults(act=_plan)
+
     train = commands.add_parser("train", help="train, resuming where the run folder already holds a part")
     train.add_argument("--config", type=Path, default=Path("configs/laptop.yaml"))
     train.add_argument("--run", type=Path, required=True, help="run folder")
@@ -42,6 +49,13 @@ def build_parser() -> argparse.ArgumentParser:
     train.add_argument("--device", default="cpu", help="cpu or cuda")
     train.add_argument("--quiet", action="store_true", help="no progress bar")
     train.set_defaults(act=_train)
+
+    serve = commands.add_parser("serve", help="start a vLLM server that fits a run, for rollout.engine=server")
+    serve.add_argument("--config", type=Path, required=True, help="of the run")
+    serve.add_argument("--host", default="127.0.0.1", help="0.0.0.0 to be reached from other machines")
+    serve.add_argument("--port", type=int, default=8000)
+    serve.add_argument("vllm", nargs="*", help="more options of `vllm serve`, after --")
+    serve.set_defaults(act=_serve)
 
     sweep = commands.add_parser("sweep", help="train a grid or arms x seeds, resumably, one process per core")
     sweep.add_argument("--grid", type=Path, required=True, help="e.g. configs/tuning_baseline.yaml")
@@ -142,12 +156,30 @@ def _generate(args) -> None:
     print(f"wrote {len(world.companies)} companies and {len(world.tasks)} tasks to {save_world(world, args.out)}")
 
 
+def _plan(args) -> None:
+    from lfo.plan import plan, render
+
+    print(render(plan(load_config(args.config, **parse_settings(args.set)), args.device)))
+
+
 def _train(args) -> None:
+    from lfo import distributed
     from lfo.train import train
 
     config = load_config(args.config, **parse_settings(args.set))
+    distributed.start(args.device)  # first of all: it gives each process its own GPU
     folder = train(config, args.run, device=usable_device(args.device), progress=not args.quiet)
-    print(f"metrics: {folder / 'metrics.jsonl'}; adapters: {folder / 'adapters'}")
+    if distributed.first():
+        print(f"metrics: {folder / 'metrics.jsonl'}; adapters: {folder / 'adapters'}")
+
+
+def _serve(args) -> None:
+    from lfo.rollout.server_engine import serve_command
+    from lfo.rollout.vllm_engine import require_vllm
+
+    require_vllm()
+    command, environment = serve_command(load_config(args.config), args.host, args.port)
+    os.execvpe(command[0], [*command, *args.vllm], os.environ | environment)
 
 
 def _sweep(args) -> None:

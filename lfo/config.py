@@ -13,6 +13,7 @@ import contextlib
 import dataclasses
 import difflib
 import hashlib
+import json
 import math
 import os
 import typing
@@ -29,6 +30,10 @@ NO_WORLD_MODEL = {
     "world_model.updates": 0,
     "world_model.probes": 0,
     "world_model.shuffle": False,
+    "world_model.template": "call",
+    "world_model.schedule": "joint",
+    "policy.internalise": 0.0,
+    "policy.surprise": 0.0,
 }
 SCHEDULES = ("joint", "alternating", "world_first", "hierarchical")
 COUPLINGS = ("none", "shared", "stacked", "imagine", "dream")
@@ -73,17 +78,23 @@ class EnvConfig:
 class ModelConfig:
     """The frozen base and the shape of the LoRA adapters (Hu et al. 2021, arXiv 2106.09685)."""
 
-    base: str = "data/base"  # folder of the base model, relative to the working directory
+    base: str = "data/base"  # folder or .gguf file, relative to the working directory, or a name on the model hub
+    dialect: str = "tags"  # tags: the embedded base's; chat: the model's own chat template with JSON tool schemas
+    chat_template: str = ""  # a template file in place of the tokenizer's own, e.g. configs/chatml_tools.jinja
+    thinking: bool = False  # whether a chat model that can think before it acts does (`enable_thinking`)
     rank: int = 16
     alpha: int = 32  # the update is scaled by alpha / rank
     dropout: float = 0.0  # on the adapters' input
     targets: str = "all-linear"  # all-linear | qvo (query, value and output projections)
-    autocast: bool = True  # learner's forward passes in bf16; the sampler is always fp32
+    autocast: bool = True  # learner's forward passes in bf16
 
     def __post_init__(self):
         _at_least(self, 1, "rank", "alpha")
         _at_least(self, 0.0, "dropout")
         _one_of(self, "targets", "all-linear", "qvo")
+        _one_of(self, "dialect", "tags", "chat")
+        if self.dialect == "tags" and (self.chat_template or self.thinking):
+            raise ConfigError("model.chat_template and model.thinking belong to model.dialect 'chat'.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,9 +110,10 @@ class PolicyConfig:
     surprise: float = 0.0  # weight of the world model's surprise in the reward, per nat and reply token; a comparison
     max_grad_norm: float = 1.0
     overlong_buffer: int = 64  # tokens before the budget in which the soft overlong penalty grows to -1
+    tis_cap: float = 0.0  # cap of the truncated importance weight learner / sampler (2 is usual); 0: no such weight
 
     def __post_init__(self):
-        _at_least(self, 0.0, "learning_rate", "clip_low", "clip_high", "max_grad_norm", "overlong_buffer")
+        _at_least(self, 0.0, "learning_rate", "clip_low", "clip_high", "max_grad_norm", "overlong_buffer", "tis_cap")
         _at_least(self, 0.0, "internalise", "surprise")
         _at_least(self, 1, "groups_per_update", "epochs")
 
@@ -118,9 +130,8 @@ class WorldModelConfig:
     template: str = "call"
     lam: float = 0.5  # weight of the world-model loss
     learning_rate: float = 3e-3  # of the world-model adapter; `shared` has only the policy's
-    schedule: str = (
-        "joint"  # who learns in which step: joint | alternating | world_first | hierarchical (schedule.turns)
-    )
+    # joint | alternating | world_first | hierarchical: who learns in which step (schedule.turns)
+    schedule: str = "joint"
     world_first_tasks: int = 80  # sampled tasks from which the world model alone learns; `world_first` only
     policy_every: int = 4  # steps between the policy's turns; `hierarchical` only
     updates: int = 20  # replay updates per step, beyond the one in the joint step
@@ -168,11 +179,42 @@ class RolloutConfig:
     temperature: float = 1.0
     max_action_tokens: int = 96
     max_tokens: int = 640  # budget of a trajectory, everything included
+    engine: str = "torch"  # torch | vllm (in the learner's process) | server (vLLM servers, see `lfo serve`)
+    servers: tuple[str, ...] = ()  # addresses of engine "server", such as http://127.0.0.1:8000
+    dtype: str = "float32"  # float32 | bfloat16: of vLLM's weights and arithmetic; the torch engine is always float32
+    gpu_memory: float = 0.4  # engine "vllm": share of the GPU's memory for weights and KV cache
+    row_streams: bool = False  # a random stream per rollout, not per batch: any number of processes samples the same
 
     def __post_init__(self):
         _at_least(self, 1, "tasks_per_step", "max_action_tokens", "max_tokens")
         _at_least(self, 2, "group_size")
         _at_least(self, 0, "max_refills", "temperature")
+        _one_of(self, "engine", "torch", "vllm", "server")
+        _one_of(self, "dtype", "float32", "bfloat16")
+        if not 0 < self.gpu_memory <= 1:
+            raise ConfigError(f"RolloutConfig.gpu_memory is {self.gpu_memory}; it must be above 0 and at most 1.")
+        if (self.engine == "server") != bool(self.servers):
+            raise ConfigError("rollout.engine 'server' and rollout.servers, the addresses, must be given together.")
+        if bad := [url for url in self.servers if not url.startswith(("http://", "https://"))]:
+            raise ConfigError(f"rollout.servers has '{bad[0]}'; give addresses such as http://127.0.0.1:8000.")
+
+
+@dataclasses.dataclass(frozen=True)
+class DistributedConfig:
+    """How a run is laid out over GPUs, and what bounds the learner's memory; `lfo plan` adds it up."""
+
+    processes: int = 1  # learner ranks, one GPU each; FSDP2 shards base, adapters and optimizer over them
+    tensor_parallel: int = 1  # GPUs that one vLLM engine or server is split over
+    base_dtype: str = "float32"  # float32 | bfloat16: of the frozen base in the learner; adapters are always float32
+    gradient_checkpointing: bool = False  # keep the inputs of the layers only, compute the rest again in the backward
+    micro_batch_tokens: int = 4_096  # padded tokens in one forward pass; a longer trajectory is one by itself
+    logit_chunk: int = 0  # positions whose logits exist at a time; 0: those of the whole micro-batch
+    gpu_gib: float = 24.0  # memory of one GPU
+
+    def __post_init__(self):
+        _at_least(self, 1, "processes", "tensor_parallel", "micro_batch_tokens", "gpu_gib")
+        _at_least(self, 0, "logit_chunk")
+        _one_of(self, "base_dtype", "float32", "bfloat16")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -196,6 +238,7 @@ class RunConfig:
     policy: PolicyConfig = PolicyConfig()
     world_model: WorldModelConfig = WorldModelConfig()
     rollout: RolloutConfig = RolloutConfig()
+    distributed: DistributedConfig = DistributedConfig()
 
     def __post_init__(self):
         _at_least(self, 1, "task_budget", "eval_every", "eval_tasks", "eval_episodes", "checkpoint_every")
@@ -205,8 +248,12 @@ class RunConfig:
                 f"world_model.probes is {self.world_model.probes} of rollout.group_size {self.rollout.group_size};"
                 " at least 2 rollouts of a group must be left to the policy."
             )
-        if self.world_model.template == "trajectory" and self.rollout.temperature != 1:
-            raise ConfigError("template 'trajectory' takes both losses in one pass: set rollout.temperature to 1.")
+        if self.world_model.template == "trajectory" and (
+            self.rollout.temperature != 1 or self.model.dialect != "tags"
+        ):
+            raise ConfigError(
+                "template 'trajectory' needs rollout.temperature 1, for one pass, and the dialect 'tags'."
+            )
         if self.policy.internalise > 0 and self.world_model.coupling != "imagine":
             raise ConfigError("policy.internalise is about imagined tokens: set world_model.coupling to 'imagine'.")
         if self.policy.surprise > 0 and self.world_model.predict == "nothing":
@@ -294,6 +341,13 @@ def read_yaml(text: str, where: str):
 def as_dict(config) -> dict:
     """Plain data that `build` reads back."""
     return dataclasses.asdict(config)
+
+
+def completed(data: Mapping) -> dict:
+    """A run's config as it was written, with the defaults of settings that came later; as it is where none fits."""
+    with contextlib.suppress(ConfigError):
+        return json.loads(json.dumps(as_dict(build(RunConfig, data))))
+    return dict(data)
 
 
 # --- notebooks -------------------------------------------------------------------------------

@@ -232,7 +232,8 @@ class PhoneCallEnv(gymnasium.Env):
     ### Episode end
     terminated: success, hanging up, too many malformed calls. truncated: `max_turns`.
 
-    `reset(options={"task": task})` chooses the task; without it the seed draws one.
+    `reset(options={"task": task})` chooses the task; without it the seed draws one. With
+    `options={"held_out_phrasing": True}` the CSR says things as it never does in training.
     """
 
     metadata = {"render_modes": ["ansi"], "render_fps": 1}
@@ -250,8 +251,12 @@ class PhoneCallEnv(gymnasium.Env):
 
     def reset(self, *, seed: int | None = None, options: dict | None = None):
         super().reset(seed=seed)
-        task = (options or {}).get("task") or self.tasks[int(self.np_random.integers(len(self.tasks)))]
-        self.episode = Episode(self.world, task, self.config, int(self.np_random.integers(2**31)))
+        options = options or {}
+        if unknown := set(options) - {"task", "held_out_phrasing"}:
+            raise ValueError(f"unknown option '{min(unknown)}' of reset; there are 'task' and 'held_out_phrasing'.")
+        task = options.get("task") or self.tasks[int(self.np_random.integers(len(self.tasks)))]
+        seed, held_out = int(self.np_random.integers(2**31)), bool(options.get("held_out_phrasing"))
+        self.episode = Episode(self.world, task, self.config, seed, held_out)
         return self.episode.request, {"task_id": task.task_id, "level": task.level}
 
     def step(self, action: str):

@@ -20,6 +20,7 @@ from pathlib import Path
 from sklearn.feature_extraction import DictVectorizer
 from sklearn.tree import DecisionTreeClassifier
 
+from lfo import distributed
 from lfo.config import EnvConfig, RolloutConfig, RunConfig, derive_seed
 from lfo.env import REFERENCE_POLICIES, Episode, run_scripted
 from lfo.records import Task, Trajectory, Turn
@@ -137,13 +138,21 @@ def meaning(text: str) -> tuple[str, frozenset[str], frozenset[str]]:
 _DEPARTMENT = re.compile("|".join(sorted(map(re.escape, DEPARTMENTS), key=len, reverse=True)))  # longest first
 
 
-def predict_replies(engine: Engine, codec: Codec, prompts: Sequence[Sequence[int]], adapter: str) -> list[str]:
-    """Greedy predictions of the world-model adapter, as text."""
-    requests = [Prompt(list(p), adapter, REPLY_TOKENS, codec.csr_end_id, 0.0) for p in prompts]
+def predict_replies(
+    engine: Engine,
+    codec: Codec,
+    prompts: Sequence[Sequence[int]],
+    adapter: str,
+    temperature: float = 0.0,
+    seed: int = 0,
+) -> list[str]:
+    """Predictions of the world-model adapter as text, greedy unless a temperature says otherwise."""
+    mine = distributed.share(range(len(prompts)))
+    requests = [Prompt(list(prompts[i]), adapter, REPLY_TOKENS, codec.csr_end_id, temperature) for i in mine]
     texts = []
     for i in range(0, len(requests), 64):
-        texts += [codec.reply_text(c.tokens) for c in engine.generate(requests[i : i + 64], 0)]
-    return texts
+        texts += [codec.reply_text(c.tokens) for c in engine.generate(requests[i : i + 64], derive_seed(seed, i))]
+    return distributed.join(mine, texts)
 
 
 def spoken(text: str) -> str:
@@ -177,31 +186,52 @@ def reply_rows(engine: Engine, codec: Codec, calls: Sequence[CallExample], adapt
     return [{"category": category, "accuracy": sum(h) / len(h), "n": len(h)} for category, h in sorted(hits.items())]
 
 
+@dataclasses.dataclass(frozen=True)
+class RuleQuestion:
+    """An empty-handed call to a department that demands something, and no other call first.
+
+    prompt: what the world model is asked. truth: the fields that the reply must name.
+    """
+
+    company_id: str
+    department: str
+    variation: str
+    prompt: tuple[int, ...]
+    truth: frozenset[str]
+
+
+def rule_questions(codec: Codec, world: World, companies: Sequence[str]) -> list[RuleQuestion]:
+    """One question per department; those that require nothing, or another call first, are left out."""
+    keys = [(c, d.name) for c in companies for d in world.companies[c].departments]
+    rules = [world.rules[key] for key in keys if world.rules[key].required and not world.rules[key].after]
+    return [
+        RuleQuestion(r.company_id, r.department, r.variation,
+                     rule_prompt(codec, world, r.company_id, r.department, r.department), frozenset(r.required))
+        for r in rules
+    ]  # fmt: skip
+
+
+def rule_prompt(codec: Codec, world: World, company_id: str, department: str, wanted: str) -> tuple[int, ...]:
+    """What the world model reads when `department` is called with empty hands for a goal of the department `wanted`."""
+    company = world.companies[company_id]
+    directory = json.dumps(search_company(world.companies, company.name))
+    turn = Turn(format_call("search_company", {"company_name": company.name}), directory, "search_company", "ok")
+    phone = next(d.phone for d in company.departments if d.name == department)
+    request = f"Please call {company.name} for me: {DEPARTMENTS[wanted].goals[0]}."
+    return tuple(codec.world_prompt(request, [turn], empty_handed_call(phone)))
+
+
 def rule_accuracy(
     engine: Engine, codec: Codec, world: World, companies: Sequence[str], adapter: str
 ) -> dict[str, float]:
-    """Share of departments whose exact required fields are named in the answer to an empty-handed call.
+    """Share of `rule_questions` whose exact required fields the predicted answer names.
 
-    Departments that require nothing, or another call first, are left out. Also by whether the
-    company follows the typical rules.
+    Also by whether the company follows the typical rules.
     """
-    prompts, truths, kinds = [], [], []
-    for company_id in companies:
-        company = world.companies[company_id]
-        directory = json.dumps(search_company(world.companies, company.name))
-        turn = Turn(format_call("search_company", {"company_name": company.name}), directory, "search_company", "ok")
-        for department in company.departments:
-            rule = world.rules[company_id, department.name]
-            if not rule.required or rule.after:
-                continue
-            goal = DEPARTMENTS[department.name].goals[0]
-            request = f"Please call {company.name} for me: {goal}."
-            prompts.append(codec.world_prompt(request, [turn], empty_handed_call(department.phone)))
-            truths.append(frozenset(rule.required))
-            kinds.append(rule.variation)
-    texts = predict_replies(engine, codec, prompts, adapter)
-    hits = [read_reply(text)[1] == truth for text, truth in zip(texts, truths, strict=True)]
-    typical = [h for h, kind in zip(hits, kinds, strict=True) if kind == "typical"]
+    questions = rule_questions(codec, world, companies)
+    texts = predict_replies(engine, codec, [q.prompt for q in questions], adapter)
+    hits = [read_reply(text)[1] == q.truth for text, q in zip(texts, questions, strict=True)]
+    typical = [h for h, q in zip(hits, questions, strict=True) if q.variation == "typical"]
     return {
         "rule_accuracy": sum(hits) / max(1, len(hits)),
         "rule_accuracy_typical": sum(typical) / max(1, len(typical)),

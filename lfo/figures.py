@@ -7,6 +7,7 @@ provenance beside it: runs, seeds, commit, packages, machine, wall time.
 from __future__ import annotations
 
 import base64
+import dataclasses
 import io
 import json
 import os
@@ -26,6 +27,7 @@ from lfo.statistics import (
     median,
     median_tasks,
     pass_hat_k,
+    speedup,
     tasks_to_threshold,
     wilson,
 )
@@ -84,6 +86,21 @@ def frame(runs: Runs, kind: str, needed: bool = False) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
 
 
+def written(runs: Runs, file: str, remedy: str) -> pd.DataFrame:
+    """The table that a measurement left as `file` in every run folder, with columns `arm` and `seed`.
+
+    Raises:
+        ResultError: a run lacks it; the message names the remedy.
+    """
+    frames = []
+    for arm, folders in runs.items():
+        for path in (Path(folder) / file for folder in folders):
+            if not path.exists():
+                raise ResultError(f"{path} is missing; {remedy}.")
+            frames.append(pd.read_csv(path, keep_default_na=False).assign(arm=arm, seed=_seed(path.parent)))
+    return pd.concat(frames, ignore_index=True)
+
+
 def _seed(folder: str | Path) -> int:
     return json.loads((Path(folder) / "config.json").read_text())["seed"]
 
@@ -134,6 +151,42 @@ def summary_table(runs: Runs) -> pd.DataFrame:
                     estimate = median(one.groupby("seed")[name].last())
                     rows.append({"arm": arm, "metric": f"{name}_at_{budget}", **where, **_texts(estimate)})
     return pd.DataFrame(rows, columns=["arm", "metric", "split", "median", "low", "high", "seeds", "source"])
+
+
+def speedup_table(runs: Runs, baseline: str, threshold: float = 0.7) -> pd.DataFrame:
+    """How many times fewer tasks than `baseline` every arm needs to `threshold`, by split (`statistics.Speedup`)."""
+    data, rows = frame(runs, "success", needed=True).query("level == 0"), []
+    for split, part in data.groupby("split", sort=False):
+        slow = arrivals(part[part["arm"] == baseline], threshold)
+        for arm, one in part[part["arm"] != baseline].groupby("arm", sort=False):
+            ratio = speedup(slow, arrivals(one, threshold))
+            rows.append({"arm": arm, "split": split, **dataclasses.asdict(ratio)})
+    return pd.DataFrame(rows).rename(columns={"value": "times fewer", "at_least": "at least", "n": "seeds"})
+
+
+def transfer_verdicts(runs: Runs, ours: str = "dual_lora", baseline: str = "baseline") -> pd.DataFrame:
+    """The verdicts of notebook 04: supported, refuted or undecided, each by its rule.
+
+    Supported: the whole 95% interval lies on the side of the claim; refuted: all of it on the other; else undecided.
+    """
+    fewer = speedup_table({k: runs[k] for k in (baseline, ours)}, baseline).set_index("split")
+    table = summary_table(runs)
+    budget = min(max(r["tasks"] for r in read_metrics(f)) for arm in (baseline, ours) for f in runs[arm])
+    at = table[(table["metric"] == f"success_at_{budget}") & (table["split"] == "test")].set_index("arm")
+    ours_at, baseline_at = at.loc[ours], at.loc[baseline]
+    low = float(ours_at.get("low", np.nan)) / max(float(baseline_at.get("high", np.nan)), 1e-9)
+    high = float(ours_at.get("high", np.nan)) / max(float(baseline_at.get("low", np.nan)), 1e-9)
+    claims = [
+        ("known companies: 5 times fewer tasks to 70%", 5.0, *fewer.loc["validation", ["low", "high"]]),
+        ("known companies: 3 times fewer tasks to 70%", 3.0, *fewer.loc["validation", ["low", "high"]]),
+        ("new companies: 5 times fewer tasks to 70%", 5.0, *fewer.loc["test", ["low", "high"]]),
+        (f"new companies: 3 times the success after {budget} tasks", 3.0, low, high),
+    ]
+    return pd.DataFrame([{"claim": c, "low": a, "high": b, "verdict": _verdict(aim, a, b)} for c, aim, a, b in claims])
+
+
+def _verdict(aim: float, low: float, high: float) -> str:
+    return "supported" if low >= aim else "refuted" if high < aim else "undecided"
 
 
 def _texts(estimate: Estimate, given: float = np.inf) -> dict:
@@ -213,14 +266,7 @@ def pass_k_table(runs: Runs) -> pd.DataFrame:
 
 
 def _transfer(runs: Runs) -> pd.DataFrame:
-    frames = []
-    for arm, folders in runs.items():
-        for folder in folders:
-            path = Path(folder) / "transfer.csv"
-            if not path.exists():
-                raise ResultError(f"{path} is missing; run notebook 04, or `lfo.transfer.measure` on the run folder.")
-            frames.append(pd.read_csv(path).assign(arm=arm, seed=_seed(folder)))
-    return pd.concat(frames, ignore_index=True)
+    return written(runs, "transfer.csv", "run notebook 04, or `lfo.transfer.measure` on the run folder")
 
 
 def transfer_figure(runs: Runs, by: str) -> plt.Figure:
@@ -275,7 +321,8 @@ def learning_curves(runs: Runs) -> plt.Figure:
         ax.axhline(0.7, color="grey", lw=1, ls=":")
         ax.set(title=title, xlabel="sampled tasks", ylim=(-0.02, 1.02))
     axes[0].set_ylabel("success, greedy")
-    axes[0].legend(loc="upper left", fontsize="small")
+    drawn = [ax for ax in axes if ax.get_legend_handles_labels()[0]]
+    drawn[-1].legend(loc="upper left", fontsize="small")
     fig.tight_layout()
     return fig
 

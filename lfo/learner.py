@@ -5,6 +5,10 @@ pass and one gradient clip per adapter: a joint clip would let lambda reach the 
 norm alone. With coupling ``shared`` there is only ``policy`` and both losses fall on it. With
 ``stacked`` the policy acts through both adapters added, and each loss still moves its own alone.
 
+Under several processes (`lfo.distributed`) all of them are given the same rows and calls. Each takes a
+share, and as many micro-batches as the others, if need be of padding: every forward and backward pass
+is a collective on one adapter, and a process on another adapter, or on none, would spoil or stop it.
+
 Never imports `lfo.rollout`: adapters leave as peft folders.
 """
 
@@ -12,24 +16,27 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model, set_peft_model_state_dict
+from peft import LoraConfig, PeftModel, get_peft_model
 from peft.utils.save_and_load import get_peft_model_state_dict
 from safetensors.torch import save_file
-from transformers import AutoTokenizer
+from torch.nn.utils import clip_grads_with_norm_
+from torch.utils.checkpoint import checkpoint
 
-from lfo.base import load_base
+from lfo import distributed
+from lfo.base import load_base, load_tokenizer
 from lfo.config import RunConfig, derive_seed
-from lfo.objectives import LossSum, dapo_loss, world_model_loss
+from lfo.objectives import LossSum, dapo_loss, tis_weights, world_model_loss
 from lfo.records import Trajectory
 from lfo.tokens import Batch, CallExample, Role, collate_calls, collate_trajectories, reply_mask, without
 
 POLICY, WORLD_MODEL = "policy", "world_model"
-MICRO_BATCH_TOKENS = 4_096  # padded tokens in one forward pass
+PADDING = CallExample((0, 0), (), "", "", "")  # a micro-batch of it has no token under the loss
 
 
 class CheckpointError(ValueError):
@@ -66,7 +73,8 @@ class Learner:
 
     def __init__(self, config: RunConfig, pad_id: int, device: str = "cpu"):
         self.config, self.pad_id, self.device = config, pad_id, torch.device(device)
-        base = load_base(config.model.base, device)
+        d, alone = config.distributed, distributed.size() == 1
+        base = load_base(config.model.base, device, getattr(torch, d.base_dtype), stay=not alone)
         has_world_model = config.world_model.predict != "nothing"
         self.adapters = [POLICY]
         torch.manual_seed(derive_seed(config.seed, "init", POLICY))
@@ -75,7 +83,12 @@ class Learner:
             torch.manual_seed(derive_seed(config.seed, "init", WORLD_MODEL))
             self.model.add_adapter(WORLD_MODEL, self._lora())
             self.adapters.append(WORLD_MODEL)
-        self.model.to(self.device).train()
+        if d.gradient_checkpointing:  # transformers renamed it
+            enable = getattr(base, "activation_checkpointing_enable", None) or base.gradient_checkpointing_enable
+            enable({"use_reentrant": False})
+        self.scorer = _Scorer(self.model, d.logit_chunk, config.model.autocast).train()
+        if alone:
+            self.scorer.to(self.device)
         self.stacked = config.world_model.coupling == "stacked"
         self.world_adapter = WORLD_MODEL if WORLD_MODEL in self.adapters else POLICY
         self.optimizer = torch.optim.AdamW(
@@ -83,7 +96,9 @@ class Learner:
             betas=(0.9, 0.95),
             weight_decay=config.weight_decay,
         )
-        self.trained_tokens = 0  # through a forward pass with its backward pass since construction, padding excluded
+        if not alone:
+            self.scorer, self.optimizer = distributed.shard(self.scorer, self.optimizer, base._no_split_modules)
+        self.trained_tokens = 0  # of this process, through forward and backward since construction, padding excluded
         self.averages: dict[str, list[torch.Tensor]] = {}  # of the world model, from its first update on
         self.updates = 0
 
@@ -117,22 +132,42 @@ class Learner:
         Logits are made at those N positions only. Sampling temperature divides them for the policy,
         so that ratios compare like with like.
         """
-        precision = (
-            torch.autocast(self.device.type, torch.bfloat16) if self.config.model.autocast else contextlib.nullcontext()
-        )
         if torch.is_grad_enabled():
-            self.trained_tokens += int(batch.attention.sum())
-        picked = batch.loss_mask[:, 1:].bool()
-        with precision:
-            causal = self.model.get_base_model()
-            hidden = causal.model(batch.tokens, attention_mask=batch.attention).last_hidden_state[:, :-1]
-            logits = causal.lm_head(hidden[picked]).float() / temperature
-        targets = batch.tokens[:, 1:][picked]
-        logprobs = torch.log_softmax(logits, dim=-1).gather(1, targets.unsqueeze(1)).squeeze(1)
-        return logprobs, logits.argmax(-1) == targets
+            self.trained_tokens += int(batch.attention[batch.loss_mask.any(1)].sum())
+        return self.scorer(batch.tokens, batch.attention, batch.loss_mask[:, 1:].bool(), temperature)
+
+    def _micro_batches(self, lengths: Sequence[int]) -> list[list[int]]:
+        """This process's rows in micro-batches: as many as any process has, the last ones may be empty."""
+        every = shares(lengths, self.config.distributed.micro_batch_tokens, distributed.size())
+        return every[distributed.rank()]
+
+    def _collate(
+        self, rows: Sequence[Trajectory], advantages: Sequence[float | None], predict: str = "nothing"
+    ) -> Batch:
+        if not rows:
+            return collate_calls([PADDING], self.pad_id).to(self.device)
+        return collate_trajectories(rows, advantages, self.pad_id, predict).to(self.device)
+
+    @torch.no_grad()
+    def action_logprobs(self, rows: Sequence[Trajectory]) -> list[list[float]]:
+        """Log-probabilities of each row's action tokens under the policy as it is now, without dropout."""
+        self.activate(POLICY)
+        self.scorer.eval()
+        mine: dict[int, list[float]] = {}
+        for index in self._micro_batches([len(r.tokens) for r in rows]):
+            batch = self._collate([rows[i] for i in index], [0.0] * len(index))
+            logprobs, _ = self.token_logprobs(batch, self.config.rollout.temperature or 1.0)
+            counts = batch.loss_mask.sum(1).int().tolist()
+            mine |= zip(index, (part.tolist() for part in logprobs.split(counts)), strict=False)
+        self.scorer.train()
+        return distributed.join([*mine], [*mine.values()])
 
     def _policy_backward(
-        self, rows: Sequence[Trajectory], advantages: Sequence[float | None], weight: float = 0.0
+        self,
+        rows: Sequence[Trajectory],
+        advantages: Sequence[float | None],
+        own: Sequence[Sequence[float]] | None,
+        weight: float = 0.0,
     ) -> tuple[LossSum, LossSum]:
         """Backward of the policy loss over `rows`, divided by their action tokens; before any of the world model's.
 
@@ -145,26 +180,29 @@ class Learner:
         acting = [row for row, advantage in zip(rows, advantages, strict=True) if advantage is not None]
         count = sum(role == Role.ACTION for row in acting for role in row.roles)
         replies = sum(sum(reply_mask(row, predict)) for row in rows) if weight > 0 else 0
-        parts, heard_parts, gap = [], [], 0.0
-        for index in micro_batches([len(r.tokens) for r in rows]):
-            batch = collate_trajectories([rows[i] for i in index], [advantages[i] for i in index], self.pad_id, predict)
-            batch = batch.to(self.device)
+        parts, heard_parts = [], []
+        for index in self._micro_batches([len(r.tokens) for r in rows]):
+            batch = self._collate([rows[i] for i in index], [advantages[i] for i in index], predict)
             logprobs, correct = self.token_logprobs(batch, self.config.rollout.temperature or 1.0)
             picked = batch.loss_mask[:, 1:].bool()
             heard = batch.heard[:, 1:][picked].bool()
-            per_token = batch.advantages.unsqueeze(1).expand_as(picked)[picked]
-            old = batch.old_logprobs[:, 1:][picked]
-            loss = dapo_loss(logprobs[~heard], old[~heard], per_token[~heard], p.clip_low, p.clip_high)
+            per_token = batch.advantages.unsqueeze(1).expand_as(picked)[picked][~heard]
+            acted, old, weights = logprobs[~heard], batch.old_logprobs[:, 1:][picked][~heard], None
+            sampled = old
+            if own is not None:
+                old = torch.tensor([x for i in index for x in own[i]], device=self.device)
+                weights = tis_weights(old, sampled, p.tis_cap)
+            loss = dapo_loss(acted, old, per_token, p.clip_low, p.clip_high, weights)
             world = world_model_loss(logprobs[heard], correct[heard])
-            (loss.mean(count) + weight * world.mean(replies)).backward()
-            gap += (logprobs.detach() - old)[~heard].abs().sum().item()
+            self._backward(loss.mean(count) + weight * world.mean(replies))
+            loss.metrics["logprob_gap"] = (acted.detach() - sampled).abs().sum().item()
+            if weights is not None:
+                loss.metrics["tis_weight"] = weights.sum().item()
             parts.append(loss)
             heard_parts.append(world)
         for p in self.parameters(WORLD_MODEL) if self.stacked else ():
             p.grad = None  # the policy's loss went through the world model, but moves the policy alone
-        total = _add(parts)
-        total.metrics["logprob_gap"] = gap
-        return total, _add(heard_parts)
+        return _add(parts), _add(heard_parts if weight > 0 else [])
 
     def _internalise(self, rows: Sequence[Trajectory], advantages: Sequence[float]) -> dict[str, float]:
         """Backward of internalise * advantage-weighted log-likelihood of the actions without the imagined tokens.
@@ -178,13 +216,12 @@ class Learner:
         bare = [without(row, Role.IMAGINED) for row, _ in aided]
         count = sum(role == Role.ACTION for row in bare for role in row.roles)
         parts = []
-        for index in micro_batches([len(row.tokens) for row in bare]):
-            batch = collate_trajectories([bare[i] for i in index], [aided[i][1] for i in index], self.pad_id)
-            batch = batch.to(self.device)
+        for index in self._micro_batches([len(row.tokens) for row in bare]):
+            batch = self._collate([bare[i] for i in index], [aided[i][1] for i in index])
             logprobs, _ = self.token_logprobs(batch, self.config.rollout.temperature or 1.0)
             picked = batch.loss_mask[:, 1:].bool()
             loss = dapo_loss(logprobs, logprobs.detach(), batch.advantages.unsqueeze(1).expand_as(picked)[picked])
-            (self.config.policy.internalise * loss.mean(count)).backward()
+            self._backward(self.config.policy.internalise * loss.mean(count))
             parts.append(loss)
         return {"internalise/neg_logprob": _add(parts).metrics["neg_logprob"] / count} if parts else {}
 
@@ -193,25 +230,33 @@ class Learner:
         self.activate(self.world_adapter)
         count = sum(len(c.reply) for c in calls)
         parts = []
-        for index in micro_batches([len(c.prompt) + len(c.reply) for c in calls]):
-            batch = collate_calls([calls[i] for i in index], self.pad_id).to(self.device)
+        for index in self._micro_batches([len(c.prompt) + len(c.reply) for c in calls]):
+            batch = collate_calls([calls[i] for i in index] or [PADDING], self.pad_id).to(self.device)
             loss = world_model_loss(*self.token_logprobs(batch))
-            (weight * loss.mean(count)).backward()
+            self._backward(weight * loss.mean(count))
             parts.append(loss)
         return _add(parts)
+
+    @staticmethod
+    def _backward(loss: torch.Tensor) -> None:
+        """Backward of a share of a loss that was divided by the global count: shares add up, FSDP2 takes their mean.
+
+        To be called before another adapter is activated: layers that are checkpointed run again here.
+        """
+        (loss * distributed.size()).backward()
 
     @torch.no_grad()
     def surprise(self, calls: Sequence[CallExample]) -> list[float]:
         """Negative log-probability (nats) of each reply under the world model as it is, summed over its tokens."""
         self.activate(self.world_adapter)
-        self.model.eval()
-        found = [0.0] * len(calls)
-        for index in micro_batches([len(c.prompt) + len(c.reply) for c in calls]):
-            logprobs, _ = self.token_logprobs(collate_calls([calls[i] for i in index], self.pad_id).to(self.device))
-            for i, reply in zip(index, logprobs.split([len(calls[i].reply) for i in index]), strict=True):
-                found[i] = -reply.sum().item()
-        self.model.train()
-        return found
+        self.scorer.eval()
+        mine: dict[int, float] = {}
+        for index in self._micro_batches([len(c.prompt) + len(c.reply) for c in calls]):
+            batch = collate_calls([calls[i] for i in index] or [PADDING], self.pad_id).to(self.device)
+            replies = self.token_logprobs(batch)[0].split([len(calls[i].reply) for i in index])
+            mine |= zip(index, (-reply.sum().item() for reply in replies), strict=False)
+        self.scorer.train()
+        return distributed.join([*mine], [*mine.values()])
 
     # --- updates ------------------------------------------------------------------------------
 
@@ -222,18 +267,21 @@ class Learner:
         calls: Sequence[CallExample],
         lr_factor: float,
         seed: int,
+        own: Sequence[Sequence[float]] | None = None,
     ) -> dict[str, float]:
         """One optimizer step on ``policy_loss + lam * world_model_loss``; either part may be empty.
 
         The world model's loss is taken on `calls` and, with the template `trajectory`, on the replies in `rows`, of
         which those with the advantage None are there for nothing else.
+        `own`: the rows' `action_logprobs` from the start of the step; then DAPO's ratio is taken to these,
+        and each token is weighted for their difference from the sampler's, up to `policy.tis_cap`.
         """
         metrics: dict[str, float] = {}
         lam = self.config.world_model.lam
         if rows:
-            torch.manual_seed(derive_seed(seed, POLICY))  # dropout: its own stream for each adapter
+            self._seed_dropout(seed, POLICY)
             in_passing = lam if self.config.world_model.template == "trajectory" else 0.0
-            loss, heard = self._policy_backward(rows, advantages, in_passing)
+            loss, heard = self._policy_backward(rows, advantages, own, in_passing)
             if loss.count:
                 metrics |= {f"policy/{k}": v / loss.count for k, v in loss.metrics.items()}
                 metrics["policy/loss"] = loss.mean().item()
@@ -241,15 +289,20 @@ class Learner:
             if self.config.policy.internalise > 0:
                 metrics |= self._internalise(rows, advantages)
         if calls and lam > 0:
-            torch.manual_seed(derive_seed(seed, WORLD_MODEL))
+            self._seed_dropout(seed, WORLD_MODEL)
             metrics |= _world_metrics(self._world_backward(calls, lam))
         return metrics | self._step(lr_factor)
 
     def replay_update(self, calls: Sequence[CallExample], lr_factor: float, seed: int) -> dict[str, float]:
         """One optimizer step on ``lam * world_model_loss`` alone, on replayed calls."""
-        torch.manual_seed(derive_seed(seed, WORLD_MODEL))
+        self._seed_dropout(seed, WORLD_MODEL)
         metrics = _world_metrics(self._world_backward(calls, self.config.world_model.lam))
         return metrics | self._step(lr_factor)
+
+    @staticmethod
+    def _seed_dropout(seed: int, adapter: str) -> None:
+        """A stream of its own for each adapter, and for each process."""
+        torch.manual_seed(derive_seed(seed, adapter) + distributed.rank())
 
     def _step(self, lr_factor: float) -> dict[str, float]:
         """Clip every adapter on its own and step; adapters without a gradient stay as they are."""
@@ -259,8 +312,10 @@ class Learner:
         for group in self.optimizer.param_groups:
             name = group["name"]
             group["lr"] = rates[name] * lr_factor
-            if any(p.grad is not None for p in group["params"]):
-                norms[f"{name}/grad_norm"] = torch.nn.utils.clip_grad_norm_(group["params"], limits[name]).item()
+            if grads := [p.grad for p in group["params"] if p.grad is not None]:
+                norm = distributed.norm(grads)
+                clip_grads_with_norm_(group["params"], limits[name], norm)
+                norms[f"{name}/grad_norm"] = norm.item()
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self._average()
@@ -281,20 +336,6 @@ class Learner:
         torch._foreach_lerp_(self.averages[WORLD_MODEL], weights, 1 - decay)
         self.updates += 1
 
-    @contextlib.contextmanager
-    def _averaged(self) -> Iterator[None]:
-        """The running averages stand in for the weights."""
-        trained = {name: [p.data for p in self.parameters(name)] for name in self.averages}
-        try:
-            for name, average in self.averages.items():
-                for p, value in zip(self.parameters(name), average, strict=True):
-                    p.data = value
-            yield
-        finally:
-            for name, weights in trained.items():
-                for p, value in zip(self.parameters(name), weights, strict=True):
-                    p.data = value
-
     # --- adapters and checkpoints -------------------------------------------------------------
 
     def save_adapters(self, folder: str | Path) -> dict[str, Path]:
@@ -303,19 +344,24 @@ class Learner:
         A `stacked` policy is written with the world model as it is now: the sampler must be the model that is trained.
         """
         folder = Path(folder)
-        with self._averaged():
+        now = {name: p.detach() for name, p in self.model.named_parameters() if ".lora_" in name}
+        averaged = dict(now)
+        for adapter, average in self.averages.items():
+            averaged |= zip([name for name in now if f".{adapter}." in name], average, strict=True)
+        now, averaged = distributed.whole(now) if self.stacked else {}, distributed.whole(averaged)
+        if distributed.first():
             alone = [WORLD_MODEL] if self.stacked else self.adapters
-            self.model.save_pretrained(str(folder), selected_adapters=alone)
-        if self.stacked:
-            self._save_sum(folder / POLICY)
+            self.model.save_pretrained(str(folder), selected_adapters=alone, state_dict=averaged)
+            if self.stacked:
+                self._save_sum(folder / POLICY, now)
         return {name: folder / name for name in self.adapters}
 
-    def _save_sum(self, folder: Path) -> None:
+    def _save_sum(self, folder: Path, tensors: dict[str, torch.Tensor]) -> None:
         """Both adapters as one of twice the rank (A below A, B beside B): engines such as vLLM take one per request.
 
         The weights that peft's ``add_weighted_adapter(combination_type="cat")`` gives, without adding a third adapter.
         """
-        policy, world = (get_peft_model_state_dict(self.model, adapter_name=name) for name in self.adapters)
+        policy, world = (get_peft_model_state_dict(self.model, tensors, adapter_name=name) for name in self.adapters)
         both = {k: torch.cat([policy[k], world[k]], dim=0 if ".lora_A." in k else 1) for k in policy}
         config = copy.copy(self.model.peft_config[POLICY])
         config.r, config.lora_alpha, config.inference_mode = 2 * config.r, 2 * config.lora_alpha, True
@@ -323,14 +369,20 @@ class Learner:
         save_file(both, folder / "adapter_model.safetensors", metadata={"format": "pt"})
 
     def state(self) -> dict:
-        """Adapters and optimizer, for a checkpoint. Random numbers are derived from seed and step, so need no state."""
-        return {
-            "adapters": {n: get_peft_model_state_dict(self.model, adapter_name=n) for n in self.adapters},
-            "optimizer": self.optimizer.state_dict(),
-            "averages": self.averages,
-            "updates": self.updates,
-        }
+        """Adapters and optimizer, gathered, for a checkpoint that any number of processes can load.
 
+        Random numbers are derived from seed and step, so need no state.
+        """
+        return distributed.whole(
+            {
+                "adapters": {n: get_peft_model_state_dict(self.model, adapter_name=n) for n in self.adapters},
+                "optimizer": self.optimizer.state_dict(),
+                "averages": self.averages,
+                "updates": self.updates,
+            }
+        )
+
+    @torch.no_grad()
     def load_state(self, state: dict) -> None:
         """
         Raises:
@@ -349,12 +401,66 @@ class Learner:
                     f"adapter '{name}' of the checkpoint does not fit this model (first difference: {odd[0]});"
                     " check model.rank, model.targets and model.base."
                 )
-            set_peft_model_state_dict(self.model, tensors, adapter_name=name)
+            for key, value in mine.items():
+                value.copy_(distributed.like(tensors[key], value))
+        moments = state["optimizer"]["state"]
+        for index, p in enumerate(p for group in self.optimizer.param_groups for p in group["params"]):
+            for key, value in moments.get(index, {}).items():
+                moments[index][key] = distributed.like(value, p) if value.shape == p.shape else value
         self.optimizer.load_state_dict(state["optimizer"])
-        self.averages, self.updates = state["averages"], state["updates"]
+        self.averages = {
+            name: [distributed.like(a, p) for a, p in zip(average, self.parameters(name), strict=True)]
+            for name, average in state["averages"].items()
+        }
+        self.updates = state["updates"]
 
 
-def micro_batches(lengths: Sequence[int], budget: int = MICRO_BATCH_TOKENS) -> Iterator[list[int]]:
+class _Scorer(torch.nn.Module):
+    """Tokens -> log-probabilities. All that training computes is one `forward`: FSDP2 gathers weights around it."""
+
+    def __init__(self, model: PeftModel, chunk: int, autocast: bool):
+        super().__init__()
+        self.model, self.chunk, self.autocast = model, chunk, autocast
+
+    def forward(
+        self, tokens: torch.Tensor, attention: torch.Tensor, picked: torch.Tensor, temperature: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """See `Learner.token_logprobs`. tokens, attention: (B, T); picked: (B, T - 1) bool, N of them true.
+
+        With a chunk, logits of at most that many positions exist at a time, in the backward pass as well:
+        there they are made again.
+        """
+        precision = torch.autocast(tokens.device.type, torch.bfloat16) if self.autocast else contextlib.nullcontext()
+        with precision:
+            body = self.model.get_base_model().model
+            hidden = body(tokens, attention_mask=attention, use_cache=False).last_hidden_state[:, :-1][picked]
+            targets = tokens[:, 1:][picked]
+            score = functools.partial(checkpoint, self._score, use_reentrant=False) if self.chunk else self._score
+            chunk = self.chunk or max(1, len(targets))
+            parts = zip(hidden.split(chunk), targets.split(chunk), strict=True)
+            logprobs, correct = zip(*(score(some, their, temperature) for some, their in parts), strict=True)
+            return torch.cat(logprobs), torch.cat(correct)
+
+    def _score(self, hidden: torch.Tensor, targets: torch.Tensor, temperature: float):
+        """hidden (n, H), targets (n,) -> log-probabilities (n,) and whether each was the arg-max (n,)."""
+        logits = self.model.get_base_model().lm_head(hidden).float() / temperature
+        logprobs = torch.log_softmax(logits, dim=-1).gather(1, targets.unsqueeze(1)).squeeze(1)
+        return logprobs, logits.argmax(-1) == targets
+
+
+def shares(lengths: Sequence[int], budget: int, processes: int) -> list[list[list[int]]]:
+    """Each process's micro-batches of row indices, the same number for all: the last ones may be empty.
+
+    Rows are dealt out in the order of their lengths, so all have about the same to do.
+    """
+    order = sorted(range(len(lengths)), key=lambda i: lengths[i])
+    dealt = [order[r::processes] for r in range(processes)]
+    every = [[[part[j] for j in b] for b in micro_batches([lengths[i] for i in part], budget)] for part in dealt]
+    most = max(map(len, every))
+    return [batches + [[]] * (most - len(batches)) for batches in every]
+
+
+def micro_batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
     """Indices in batches of at most `budget` padded tokens, similar lengths together."""
     order = sorted(range(len(lengths)), key=lambda i: lengths[i])
     batch: list[int] = []
@@ -368,10 +474,12 @@ def micro_batches(lengths: Sequence[int], budget: int = MICRO_BATCH_TOKENS) -> I
 
 
 def _add(parts: Sequence[LossSum]) -> LossSum:
-    """The sum of detached losses."""
-    metrics = {k: sum(p.metrics[k] for p in parts) for k in (parts[0].metrics if parts else ())}
+    """The sum of detached losses, those of the other processes included."""
+    names = list(parts[0].metrics) if parts else []
     total = sum((p.total.detach() for p in parts), torch.zeros(()))
-    return LossSum(total, sum(p.count for p in parts), metrics)
+    sums = [sum(p.metrics[name] for p in parts) for name in names]
+    total, count, *sums = distributed.totals(total, sum(p.count for p in parts), *sums)
+    return LossSum(torch.as_tensor(total), int(count), dict(zip(names, sums, strict=True)))
 
 
 def _world_metrics(loss: LossSum) -> dict[str, float]:
@@ -385,5 +493,5 @@ def merge_adapter(base: str | Path, adapter: str | Path, out: str | Path) -> Pat
     """Merge a peft folder into a copy of its base, in fp32, and write it with the tokenizer; return the folder."""
     merged = PeftModel.from_pretrained(load_base(base), str(adapter)).merge_and_unload()
     merged.save_pretrained(str(out))
-    AutoTokenizer.from_pretrained(str(base)).save_pretrained(str(out))
+    load_tokenizer(base).save_pretrained(str(out))
     return Path(out)

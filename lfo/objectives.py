@@ -5,7 +5,8 @@ counts, so that whoever holds the global batch divides once, by the global count
 by lambda once: ``total = policy.mean() + lam * world_model.mean()``.
 
 Sources: DAPO, arXiv 2503.14476 (eq. 8 the objective, section 3.4 the overlong penalty);
-GRPO, arXiv 2402.03300 (group-relative advantages).
+GRPO, arXiv 2402.03300 (group-relative advantages); truncated importance sampling between sampler and
+learner, Yao et al. 2025 ("Your efficient RL framework secretly brings you off-policy RL training").
 """
 
 from __future__ import annotations
@@ -57,11 +58,13 @@ def dapo_loss(
     advantages: torch.Tensor,
     clip_low: float = 0.2,
     clip_high: float = 0.28,
+    weights: torch.Tensor | None = None,
 ) -> LossSum:
     """Clip-higher surrogate, summed over tokens (DAPO eq. 8 without its normaliser); no KL term.
 
     logprobs, old_logprobs, advantages: (N,), one entry per ACTION token of the batch; `old_logprobs`
-    are the sampler's, `advantages` those of the token's trajectory.
+    are the sampler's, or with `weights` (N,), of `tis_weights`, the learner's before this step;
+    `advantages` are those of the token's trajectory.
     metrics: ratio_clipped (tokens at which the clip is active), kl (k3 estimate of KL(old || new),
     nats), neg_logprob (entropy estimate of the sampler, nats) - each a sum over tokens.
     """
@@ -69,6 +72,8 @@ def dapo_loss(
     ratio = log_ratio.exp()
     clipped = ratio.clamp(1 - clip_low, 1 + clip_high)
     surrogate = torch.minimum(ratio * advantages, clipped * advantages)
+    if weights is not None:
+        surrogate = surrogate * weights
     with torch.no_grad():
         metrics = {
             "ratio_clipped": (clipped * advantages < ratio * advantages).sum().item(),
@@ -76,6 +81,18 @@ def dapo_loss(
             "neg_logprob": -old_logprobs.sum().item(),
         }
     return LossSum(-surrogate.sum(), logprobs.numel(), metrics)
+
+
+def tis_weights(learner_logprobs: torch.Tensor, sampler_logprobs: torch.Tensor, cap: float) -> torch.Tensor:
+    """Truncated importance weight of each sampled token (Yao et al. 2025): min(p_learner / p_sampler, cap).
+
+    logprobs: (N,), of the same weights in the learner and in the sampler, which compute in other
+    precisions or with other kernels. The cap bounds the variance at the price of a small bias.
+
+    >>> tis_weights(torch.tensor([0.5, 0.1, 0.3]).log(), torch.tensor([0.25, 0.1, 0.6]).log(), cap=1.5)
+    tensor([1.5000, 1.0000, 0.5000])
+    """
+    return (learner_logprobs - sampler_logprobs).exp().clamp(max=cap)
 
 
 def world_model_loss(logprobs: torch.Tensor, correct: torch.Tensor) -> LossSum:

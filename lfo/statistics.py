@@ -23,6 +23,7 @@ from scipy import stats
 
 CONFIDENCE = 0.95
 RESAMPLES = 9999
+ENOUGH_RUNS = 5  # fewer than these decide no hypothesis
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,6 +78,17 @@ def pass_hat_k(successes: Sequence[int], trials: int, k: int) -> float:
     return float(np.mean([math.comb(c, k) / math.comb(trials, k) for c in successes]))
 
 
+def calibration_error(confidence: Sequence[float], right: Sequence[bool]) -> float:
+    """Expected calibration error (Guo et al. 2017, arXiv 1706.04599, eq. 3), one bin per value of the confidence.
+
+    Meant for confidences of few possible values, such as shares of k samples. Never 0 by chance: a bin of few
+    answers is off even where the model is calibrated.
+    """
+    confidence, right = np.asarray(confidence, dtype=float), np.asarray(right, dtype=float)
+    bins = [confidence == value for value in np.unique(confidence)]
+    return float(sum(abs(right[b].mean() - confidence[b].mean()) * b.mean() for b in bins))
+
+
 # --- over seeds ------------------------------------------------------------------------------
 
 
@@ -125,6 +137,17 @@ def spearman(x: Sequence[float], y: Sequence[float], runs: Sequence[Hashable]) -
 
     everything = np.arange(len(members))
     return Estimate(correlation(everything), *bootstrap_interval([everything], correlation), len(members))
+
+
+def verdict(estimate: Estimate) -> str:
+    """What the interval says about a hypothesis that predicts a value above 0: supported, refuted or undecided.
+
+    Fewer than ENOUGH_RUNS runs decide nothing, since their interval is too narrow: the signs of n runs all agree by
+    chance with probability 2**(1 - n), 1 in 4 for three runs and 1 in 16 for five.
+    """
+    if estimate.n < ENOUGH_RUNS:
+        return "undecided"
+    return "supported" if estimate.low > 0 else "refuted" if estimate.high < 0 else "undecided"
 
 
 # --- tasks to a threshold --------------------------------------------------------------------

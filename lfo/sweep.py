@@ -20,7 +20,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from lfo.config import ConfigError, RunConfig, as_dict, load_config, read_yaml
+from lfo.config import ConfigError, RunConfig, as_dict, completed, load_config, read_yaml
 
 POLL_SECONDS = 1.0
 GRID_KEYS = {"config", "seeds", "fixed", "grid", "arms"}
@@ -77,8 +77,8 @@ def by_arm(folders: Iterable[str | Path]) -> dict[str, list[Path]]:
 
 
 def seeded(config: RunConfig, seeds: list[int], out: str | Path) -> dict[Path, RunConfig]:
-    """The same config with several seeds: ``out/<name>-seed<k>`` -> config."""
-    return {Path(out) / f"{config.name}-seed{s}": dataclasses.replace(config, seed=s) for s in seeds}
+    """The same config with several seeds: ``out/<name>/seed<k>`` -> config."""
+    return {Path(out) / config.name / f"seed{s}": dataclasses.replace(config, seed=s) for s in seeds}
 
 
 class SweepError(RuntimeError):
@@ -127,23 +127,22 @@ def _start(folder: Path, config: RunConfig, environment: Mapping[str, str]) -> s
     """`lfo train` on a full config written beside the run."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "requested.json"
-    path.write_text(_text(config))
+    path.write_text(json.dumps(as_dict(config), indent=2) + "\n")
     command = [sys.executable, "-m", "lfo.cli", "train", "--quiet", "--config", str(path), "--run", str(folder)]
     with (folder / "log.txt").open("a") as log:
         return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
 
 
 def _finished(folder: Path, config: RunConfig) -> bool:
-    """Whether this very config was trained and evaluated to the end there."""
-    requested = folder / "requested.json"
-    if not requested.exists() or requested.read_text() != _text(config):
+    """Whether this very config was trained and evaluated to the end there, and its adapters are still there.
+
+    What a clone brings along are metrics without adapters: such a run is trained again.
+    """
+    path, last = folder / "config.json", _last_row(folder)
+    if not path.exists() or not any(folder.glob("adapters/v*")):
         return False
-    last = _last_row(folder)
-    return last.get("kind") == "seconds" and last["tasks"] >= config.task_budget
-
-
-def _text(config: RunConfig) -> str:
-    return json.dumps(as_dict(config), indent=2) + "\n"
+    same = completed(json.loads(path.read_text())) == json.loads(json.dumps(as_dict(config)))
+    return same and last.get("kind") == "seconds" and last["tasks"] >= config.task_budget
 
 
 def _tasks_done(folder: Path) -> int:

@@ -4,7 +4,7 @@ Every token of a trajectory gets a `Role` when it is made; all masks follow from
 trajectory is assembled from pieces - the prompt, each sampled action as the sampler emitted it,
 each observation rendered once - and is never tokenised again.
 
-`Codec` is the `tags` dialect of the embedded base model::
+There are two dialects. `Codec` is `tags`, that of the embedded base model::
 
     <|task|>request<|/task|><|tool|>search_company<|args|>{...}<|end|><|obs|>{...}<|/obs|><|tool|>...
 
@@ -14,6 +14,8 @@ The world model reads its own template, trained on the reply and its closing tag
     <|state|>...<|/state|><|action|>call<|/action|><|predict_csr|><|csr|>reply<|/csr|>
 
 or, with the template `trajectory`, what the policy itself reads, where a reply ends with ``<|/obs|>``.
+
+`ChatCodec` is `chat`: the model's own chat template with JSON tool schemas, for Qwen3 and others.
 """
 
 from __future__ import annotations
@@ -25,9 +27,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from jinja2 import TemplateError
+from transformers import PreTrainedTokenizerBase
 
+from lfo.base import load_tokenizer
+from lfo.config import ModelConfig
 from lfo.records import Trajectory, Turn
+from lfo.tools import ARGS_TAG, TOOLS, json_schema, read_tool_call
 
 SPECIAL_TOKENS = (
     "<|pad|>", "<|task|>", "<|/task|>", "<|tool|>", "<|args|>", "<|end|>", "<|obs|>", "<|/obs|>",
@@ -81,6 +87,8 @@ class Codec:
     template: what the world model reads, see `WorldModelConfig`. csr_end_id: the token that closes a reply there.
     """
 
+    template = "call"
+
     def __init__(self, tokenizer: PreTrainedTokenizerBase, template: str = "call"):
         self.tokenizer, self.template = tokenizer, template
         ids = {t: tokenizer.convert_tokens_to_ids(t) for t in SPECIAL_TOKENS}
@@ -92,7 +100,7 @@ class Codec:
 
     @classmethod
     def load(cls, path: str | Path, template: str = "call") -> Codec:
-        return cls(AutoTokenizer.from_pretrained(str(path), local_files_only=Path(path).exists()), template)
+        return cls(load_tokenizer(path), template)
 
     def encode(self, text: str) -> list[int]:
         return self.tokenizer.encode(text, add_special_tokens=False)
@@ -142,11 +150,15 @@ class Codec:
         if self.template == "trajectory":
             past = [f"<|tool|>{turn.action}<|end|><|obs|>{turn.observation}<|/obs|>" for turn in turns]
             return self.encode(f"<|task|>{request}<|/task|>{''.join(past)}<|tool|>{action}<|end|><|obs|>")
+        return self.encode(f"{self._state(request, turns)}<|action|>{action}<|/action|><|predict_csr|><|csr|>")
+
+    def _state(self, request: str, turns: Sequence[Turn]) -> str:
+        """The state between its tags; the oldest actions are dropped until it has at most STATE_TOKENS."""
         for dropped in range(len(turns) + 1):
-            state = self.encode(f"<|state|>{state_text(request, turns, dropped)}<|/state|>")
-            if len(state) <= STATE_TOKENS:
+            state = f"<|state|>{state_text(request, turns, dropped)}<|/state|>"
+            if len(self.encode(state)) <= STATE_TOKENS:
                 break
-        return state + self.encode(f"<|action|>{action}<|/action|><|predict_csr|><|csr|>")
+        return state
 
     def asked_about(self, prompt: Sequence[int]) -> str:
         """The action of a `world_prompt`."""
@@ -173,6 +185,146 @@ class Codec:
             for i, turn in enumerate(turns)
             if turn.tool in PREDICTED_TOOLS[predict]
         ]
+
+
+CHAT_RULES = (
+    "You get things done by phone for a user. Every turn is one call of one tool. Look the company up, then ask the "
+    "user for the personal fields that the phone call will need, then make the call. The user answers one form and "
+    "shares no more than is needed. When everything is done, make no call."
+)
+CHAT_IMAGINED = "Before you go on: a call made with nothing but its number would probably be answered with\n{reply}"
+CHAT_QUESTION = "{state}\n<|action|>{action}<|/action|>\nWhat is answered?"
+_SAID, _TOLD = "@@said@@", "@@told@@"  # stand for what an assistant and a tool say while the template is taken apart
+
+
+class ChatCodec(Codec):
+    """The `chat` dialect: a system message with the tools, the request, then assistant and tool messages.
+
+    Nothing of a template is written here: the text around a message is what appears when the template
+    renders a conversation with that message in it. The prompt is rendered once, every observation once,
+    and nothing that stands in a trajectory is ever rendered or tokenised again. So a trajectory is the
+    template's rendering of the whole conversation, but for one thing: templates such as Qwen3's take
+    the (empty) thinking block of an earlier message out again, and what was sampled stays here.
+
+    The world model is asked in a user message, without tools and without thinking, and answers in
+    the assistant's.
+
+    Raises (on construction):
+        TokenizerError: the template shows the model no tools, or cannot be taken apart.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, thinking: bool = False):
+        self.tokenizer, self._thinking = tokenizer, thinking
+        self._schemas = [json_schema(tool) for tool in TOOLS]
+        start = self._render(_conversation("."))
+        if lacking := [tool for tool in TOOLS if tool not in start]:
+            raise TokenizerError(
+                f"the chat template does not show the model its tools ({', '.join(lacking)} are missing);"
+                " set model.chat_template to a template that does, e.g. configs/chatml_tools.jinja."
+            )
+        opened = self._render(_conversation("."), opened=True)
+        self._opener = self.encode(_without(opened, start))
+        self.end_id = self.encode(_after(self._render(_conversation(".", said=_SAID)), _SAID))[0]
+        if self.end_id not in tokenizer.added_tokens_decoder:
+            raise TokenizerError("the chat template does not end a message of the assistant with a token of its own.")
+        self.csr_end_id = self.end_id
+        self.pad_id = self.end_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
+        answered = _conversation(".", said=_SAID, told=_TOLD)
+        hint = {"role": "user", "content": CHAT_IMAGINED.format(reply=_SAID)}
+        hinted = _without(_after(self._render([*answered, hint]), _TOLD), _after(self._render(answered), _TOLD))
+        self._imagined = [self.encode(part) for part in hinted.split(_SAID)]
+        call = {"name": "make_phone_call", "arguments": {"phone_number": _SAID, "auth_info": {}}}
+        message = {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": call}]}
+        calling = self._render([*_conversation("."), message])
+        self._call_prefix = self.encode(_without(calling.partition(_SAID)[0], opened))
+
+    def _render(self, messages: list[dict], opened: bool = False) -> str:
+        """The template's text; `opened`: with the header of the assistant's next message."""
+        try:
+            return self.tokenizer.apply_chat_template(
+                messages,
+                tools=self._schemas,
+                tokenize=False,
+                add_generation_prompt=opened,
+                enable_thinking=self._thinking,
+            )
+        except (TemplateError, TypeError, ValueError) as error:
+            raise TokenizerError(f"the chat template fails on a conversation with tools ({error}).") from None
+
+    def prompt(self, request: str) -> list[int]:
+        return self.encode(self._render(_conversation(request)))
+
+    @property
+    def opener(self) -> list[int]:
+        """The header of the assistant's message, and an empty thinking block where thinking is switched off."""
+        return list(self._opener)
+
+    def observation(self, text: str) -> list[int]:
+        """What follows the assistant's closing token: the tool's message."""
+        rest = _after(self._render(_conversation(".", said=_SAID, told=text)), _SAID)
+        return self.encode(_without(rest, self.decode([self.end_id])))
+
+    def imagined(self, reply: Sequence[int]) -> list[int]:
+        """A reply sampled from the world model, as it was sampled, in a user message of its own."""
+        before, after = self._imagined
+        return [*before, *(i for i in reply if i != self.csr_end_id), *after]
+
+    def action_text(self, ids: Sequence[int]) -> str:
+        """The message's first tool call in the form the environment reads; cut off before a call it is malformed."""
+        ids = list(ids)
+        closed = bool(ids) and ids[-1] == self.end_id
+        message = self.decode(ids[:-1] if closed else ids)
+        return read_tool_call(message) or ("" if closed else ARGS_TAG + message)
+
+    def call_prefix(self) -> list[int]:
+        return list(self._call_prefix)
+
+    def world_prompt(self, request: str, turns: Sequence[Turn], action: str) -> list[int]:
+        question = CHAT_QUESTION.format(state=self._state(request, turns), action=action)
+        text = self.tokenizer.apply_chat_template(
+            [{"role": "user", "content": question}], tokenize=False, add_generation_prompt=True, enable_thinking=False
+        )
+        return self.encode(text)
+
+
+def _conversation(request: str, said: str | None = None, told: str | None = None) -> list[dict]:
+    """The first messages, up to the assistant's first (`said`) or the first answer of a tool (`told`)."""
+    messages = [{"role": "system", "content": CHAT_RULES}, {"role": "user", "content": request}]
+    messages += [] if said is None else [{"role": "assistant", "content": said}]
+    return messages + ([] if told is None else [{"role": "tool", "content": told}])
+
+
+def _after(text: str, mark: str) -> str:
+    """What follows `mark` in a rendering."""
+    if mark not in text:
+        raise TokenizerError("the chat template leaves out what an assistant or a tool says.")
+    return text.partition(mark)[2]
+
+
+def _without(text: str, beginning: str) -> str:
+    """A rendering without what it begins with."""
+    if not text.startswith(beginning):
+        raise TokenizerError("the chat template changes the beginning of a conversation when the conversation goes on.")
+    return text.removeprefix(beginning)
+
+
+def load_codec(model: ModelConfig, template: str = "call") -> Codec:
+    """The codec of a run's base and dialect, and of what its world model reads (`tags` only).
+
+    Raises:
+        FileNotFoundError: there is no base, or no file `model.chat_template`.
+        TokenizerError: the tokenizer or its template cannot serve the dialect.
+    """
+    if model.dialect == "tags":
+        return Codec.load(model.base, template)
+    tokenizer = load_tokenizer(model.base)
+    if model.chat_template:
+        tokenizer.chat_template = Path(model.chat_template).read_text(encoding="utf-8")
+    if not tokenizer.chat_template:
+        raise TokenizerError(
+            f"the tokenizer of '{model.base}' has no chat template; set model.chat_template to a file."
+        )
+    return ChatCodec(tokenizer, model.thinking)
 
 
 def state_text(request: str, turns: Sequence[Turn], dropped: int = 0) -> str:

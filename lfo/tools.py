@@ -5,6 +5,7 @@ nothing hidden, is answered here. The WRITE tools are answered by the people in 
 
 An action in the `tags` dialect is ``tool<|args|>{...json...}``: the prompt has opened it with
 ``<|tool|>`` and ``<|end|>`` has closed it. An empty action calls no tool: the agent hangs up.
+The environment knows this form only; `read_tool_call` brings a chat model's message into it.
 """
 
 from __future__ import annotations
@@ -95,6 +96,30 @@ def parse_action(text: str) -> ToolCall | Stop | Malformed:
         return Malformed("The arguments are not valid JSON.")
     problem = _check(tool, arguments)
     return Malformed(problem) if problem else ToolCall(tool, arguments)
+
+
+_NAME = re.compile(r'"name"\s*:\s*"(\w+)"')
+
+
+def read_tool_call(message: str) -> str:
+    """A chat model's message as an action: its first ``<tool_call>{"name": ..., "arguments": ...}</tool_call>``.
+
+    Thinking (``<think>...</think>``, or the rest of a message where it never ends) and all other text is
+    left out. A message without a call is the empty action; a broken call becomes an action that
+    `parse_action` finds malformed. Never raises.
+    """
+    spoken = message.rpartition("</think>")[2].partition("<think>")[0]
+    _, opened, rest = spoken.partition("<tool_call>")
+    if not opened:
+        return ""
+    payload = rest.partition("</tool_call>")[0]
+    try:
+        call = json.loads(payload, object_pairs_hook=_unique)
+        name, arguments = call["name"], call["arguments"]
+        return f"{name}{ARGS_TAG}{arguments}" if isinstance(arguments, str) else format_call(name, arguments)
+    except (ValueError, RecursionError, TypeError, KeyError):
+        named = _NAME.search(payload)
+        return f"{named[1] if named else ''}{ARGS_TAG}{payload.strip()}"
 
 
 def _unique(pairs: list[tuple[str, object]]) -> dict:

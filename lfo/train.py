@@ -1,6 +1,6 @@
 """The only loop: sample tasks -> play groups -> learn -> publish adapters -> evaluate -> log.
 
-A run is a folder::
+A run is a folder, written by the first of its processes (`lfo.distributed`)::
 
     config.json  provenance.json  metrics.jsonl  calls.jsonl (replay buffer)
     adapters/v00012/{policy,world_model}/   checkpoints/step-000010.pt
@@ -30,16 +30,16 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from lfo.base import require_base
-from lfo.config import RunConfig, as_dict, build, derive_seed
+from lfo import distributed
+from lfo.config import RunConfig, as_dict, build, completed, derive_seed
 from lfo.evaluate import behaviour, play_tasks, reply_rows, rule_accuracy, success_rows
 from lfo.learner import POLICY, CheckpointError, Learner, ReplayBuffer
 from lfo.objectives import group_advantages, overlong_penalty
 from lfo.records import Task, Trajectory, read_jsonl, write_jsonl
-from lfo.rollout import Engine, TorchEngine, group_jobs, play
+from lfo.rollout import Engine, group_jobs, make_engine, play
 from lfo.sampling import TaskStream, by_group, informative, shuffled
 from lfo.schedule import Due, turns
-from lfo.tokens import CallExample, Codec
+from lfo.tokens import CallExample, Codec, load_codec
 from lfo.world import World, generate_world
 
 REPORTED_PACKAGES = ("torch", "transformers", "peft", "numpy")
@@ -51,9 +51,9 @@ class Run:
     def __init__(self, config: RunConfig, folder: str | Path, world: World | None = None, device: str = "cpu"):
         self.config, self.folder = config, Path(folder)
         self.world = world or generate_world(config.world_seed)
-        self.codec = Codec.load(require_base(config.model.base), config.world_model.template)
+        self.codec = load_codec(config.model, config.world_model.template)
         self.learner = Learner(config, self.codec.pad_id, device)
-        self.engine: Engine = TorchEngine(config.model.base, device)
+        self.engine: Engine = make_engine(config, device)
         self.buffer, self.due = ReplayBuffer(), Due()
         self.stream = TaskStream(self.world.split("train", config.levels), config.seed)
         self.step, self.groups, self.version = 0, 0, 0
@@ -78,8 +78,10 @@ class Run:
         factor = lr_factor(self.tasks_seen, self.config.task_budget, self.config.warmup_tasks)
         with self._timed("rollout"):
             kept, rows = self.sample_groups()
-        rate = (self.engine.generated_tokens - tokens_before) / self.seconds["rollout"]
+        (generated,) = distributed.totals(self.engine.generated_tokens - tokens_before)
+        rate = generated / self.seconds["rollout"]
         dreamt = self._dream()
+        self.engine.sleep()
         surprise = self._surprise(kept) if self.config.policy.surprise > 0 else {}
         calls = [call for row in rows for call in row.calls]
         if self.config.world_model.shuffle:
@@ -90,6 +92,9 @@ class Run:
         with self._timed("publish"):
             self.publish()
         self.step += 1
+        sampled, trained = distributed.totals(
+            self.engine.generated_tokens - tokens_before, self.learner.trained_tokens - trained_before
+        )
         lengths = [len(r.tokens) for r in rows]
         return {
             "kind": "step",
@@ -102,8 +107,8 @@ class Run:
             "calls_seen": len(self.buffer.examples),
             "tokens_per_rollout": sum(lengths) / len(lengths),
             "lr_factor": factor,
-            "sampled_tokens": self.engine.generated_tokens - tokens_before,
-            "trained_tokens": self.learner.trained_tokens - trained_before,
+            "sampled_tokens": int(sampled),
+            "trained_tokens": int(trained),
             **_dream_metrics(dreamt),
             **surprise,
             **metrics,
@@ -199,14 +204,17 @@ class Run:
         updates = updates or [[]] * (count if calls or listeners else 0)
         advantages = dict(zip(map(id, kept), advantages_of(kept, c), strict=True))
         with self._timed("joint"):
+            own = self.learner.action_logprobs(kept) if c.policy.tis_cap > 0 else []
+            own = dict(zip(map(id, kept), own, strict=False))
             for i, part in enumerate(updates * c.policy.epochs):
                 share = []
                 if i < count:
                     part, share = part + listeners[i::count], calls[i::count]
                 seed = derive_seed(c.seed, "joint", self.step, i)
                 if part or share:
-                    weights = [advantages.get(id(r)) for r in part]
-                    self._note(metrics, self.learner.joint_update(part, weights, share, factor, seed))
+                    their = [advantages.get(id(r)) for r in part]
+                    before = [own.get(id(r), []) for r in part] if own else None
+                    self._note(metrics, self.learner.joint_update(part, their, share, factor, seed, before))
         with self._timed("replay"):
             for i in range(replays if world_on and world_turn and self.buffer.examples else 0):
                 seed = derive_seed(c.seed, "replay", self.step, i)
@@ -226,12 +234,16 @@ class Run:
         self.version += 1
         folder = self.folder / "adapters" / f"v{self.version:05d}"
         temporary = folder.with_suffix(".tmp")
-        shutil.rmtree(temporary, ignore_errors=True)
-        shutil.rmtree(folder, ignore_errors=True)
+        if distributed.first():
+            shutil.rmtree(temporary, ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)
         names = self.learner.save_adapters(temporary)
-        temporary.rename(folder)
+        if distributed.first():
+            temporary.rename(folder)
+        distributed.barrier()
         self.engine.load({name: folder / name for name in names})
-        shutil.rmtree(self.folder / "adapters" / f"v{self.version - 2:05d}", ignore_errors=True)
+        if distributed.first():
+            shutil.rmtree(self.folder / "adapters" / f"v{self.version - 2:05d}", ignore_errors=True)
 
     # --- evaluation ---------------------------------------------------------------------------
 
@@ -264,7 +276,6 @@ class Run:
     def save(self) -> Path:
         """Write a checkpoint atomically and keep the last two."""
         folder = self.folder / "checkpoints"
-        folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"step-{self.step:06d}.pt"
         state = {
             "config": json.dumps(as_dict(self.config), sort_keys=True),
@@ -278,6 +289,9 @@ class Run:
             "due": self.due.to_json(),
             "metrics_lines": _line_count(self.folder / "metrics.jsonl"),
         }
+        if not distributed.first():
+            return path
+        folder.mkdir(parents=True, exist_ok=True)
         write_jsonl(self.folder / "calls.jsonl", self.buffer.examples)
         temporary = path.with_suffix(".tmp")
         torch.save(state, temporary)
@@ -296,8 +310,10 @@ class Run:
         if not found:
             return False
         try:
-            state = torch.load(found[-1], weights_only=True)
-            mine, theirs = as_dict(self.config), json.loads(state["config"])
+            state = torch.load(found[-1], map_location="cpu", weights_only=True)
+            mine, theirs = as_dict(self.config), completed(json.loads(state["config"]))
+            mine["rollout"]["servers"] = theirs["rollout"]["servers"] = []  # where servers run may change
+            mine["distributed"] = theirs["distributed"] = {}  # another layout, the same run
         except (RuntimeError, pickle.UnpicklingError, EOFError, KeyError, TypeError):
             raise CheckpointError(f"{found[-1]} is not a checkpoint of a run; delete it to go on without it.") from None
         if differing := _differences(json.loads(json.dumps(mine)), theirs):
@@ -313,7 +329,8 @@ class Run:
         self.buffer, self.due = ReplayBuffer(calls), Due.from_json(state["due"])
         self.stream.position, self.groups, self.step = state["position"], state["groups"], state["step"]
         self.version, self.evaluated_at = state["version"], state["evaluated_at"]
-        _keep_lines(self.folder / "metrics.jsonl", state["metrics_lines"])
+        if distributed.first():
+            _keep_lines(self.folder / "metrics.jsonl", state["metrics_lines"])
         return True
 
     # --- small things -------------------------------------------------------------------------
@@ -330,6 +347,8 @@ class Run:
             metrics.setdefault(name, []).append(value)
 
     def log(self, rows: list[dict]) -> None:
+        if not distributed.first():
+            return
         with (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as f:
             f.writelines(json.dumps(row) + "\n" for row in rows)
 
@@ -339,22 +358,28 @@ def train(
 ) -> Path:
     """Run to the end of the task budget, resuming where the folder already holds a part of it.
 
-    Returns the run folder. Ctrl-C and SIGTERM save a checkpoint and say how to go on.
+    Returns the run folder. Ctrl-C and SIGTERM save a checkpoint and say how to go on. Started by a
+    launcher (`accelerate launch`, `torchrun`), its processes train one model on one run folder, which
+    all of them must see; another number of processes may resume it.
     """
+    distributed.start(device)
     run = Run(config, folder, world, device)
+    main = distributed.first()
     run.folder.mkdir(parents=True, exist_ok=True)
-    if not run.resume():
+    if not run.resume() and main:
         (run.folder / "metrics.jsonl").write_text("")
     if run.done and run.evaluated_at == run.tasks_seen:
         return run.folder
-    (run.folder / "config.json").write_text(json.dumps(as_dict(config), indent=2) + "\n")
-    write_provenance(run.folder, config)
+    if main:
+        (run.folder / "config.json").write_text(json.dumps(as_dict(config), indent=2) + "\n")
+        write_provenance(run.folder, config)
     run.version -= bool(run.version)  # publish again under the version that the checkpoint names
     run.publish()
-    for later in (run.folder / "adapters").glob("v*"):  # of a run that was killed after the checkpoint
+    for later in (run.folder / "adapters").glob("v*") if main else ():  # of a run that was killed after the checkpoint
         if later.name > f"v{run.version:05d}":
             shutil.rmtree(later)
-    bar = tqdm(total=config.task_budget, initial=run.tasks_seen, unit="task", disable=not progress, desc=config.name)
+    bar = tqdm(total=config.task_budget, initial=run.tasks_seen, unit="task", disable=not (progress and main),
+               desc=config.name)  # fmt: skip
     with _interruptible() as interrupted, bar:
         while True:
             if _evaluation_due(run):
@@ -370,7 +395,8 @@ def train(
                         },
                     ]
                 )
-            if run.done or interrupted:
+            (stop,) = distributed.totals(len(interrupted))  # a signal may reach one process alone
+            if run.done or stop:
                 break
             metrics = run.advance()
             run.log([metrics])
@@ -382,8 +408,9 @@ def train(
             if run.step % config.checkpoint_every == 0 and not run.done:
                 run.save()
         path = run.save()
-    if interrupted:
-        print(f"interrupted: saved {path}; start the same command again to go on from there.", file=sys.stderr)
+    if stop:
+        if main:
+            print(f"interrupted: saved {path}; start the same command again to go on from there.", file=sys.stderr)
         raise KeyboardInterrupt
     return run.folder
 
@@ -416,8 +443,8 @@ def _interruptible() -> Iterator[list]:
     received: list[int] = []
 
     def note(number, frame):
-        if received:
-            raise KeyboardInterrupt  # a second Ctrl-C does not wait
+        if received and distributed.size() == 1:
+            raise KeyboardInterrupt  # a second Ctrl-C does not wait (a launcher sends its own after the first)
         received.append(number)
 
     signals = (signal.SIGINT, signal.SIGTERM)
@@ -487,9 +514,9 @@ def load_for_playing(folder: str | Path, device: str = "cpu") -> tuple[Engine, C
     if POLICY not in adapters:
         raise FileNotFoundError(f"{folder} has no policy adapter.")
     config = build(RunConfig, json.loads((Path(folder) / "config.json").read_text()))
-    engine = TorchEngine(config.model.base, device)
+    engine = make_engine(config, device)
     engine.load(adapters)
-    return engine, Codec.load(config.model.base, config.world_model.template)
+    return engine, load_codec(config.model, config.world_model.template)
 
 
 def _line_count(path: Path) -> int:

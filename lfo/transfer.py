@@ -26,34 +26,39 @@ def measure(folder: str | Path, episodes: int = 4, tasks_per_level: int = 20) ->
     """One row per greedy episode: split, held_out_phrasing, level, variation, task_id, episode, success.
 
     variation: how the task's company departs from the typical rules (typical | extra | different). The episodes
-    of a task differ in the user's behaviour and in the CSR's wording; they are the same for every run. A run that
-    was measured before is not played again.
+    of a task differ in the user's behaviour and in the CSR's wording; they are the same for every run. What was
+    measured before, on the same tasks, is not played again.
 
     Raises:
         FileNotFoundError: the run has published no adapters.
     """
     path = Path(folder) / FILE
-    if not path.exists():
-        engine, codec = load_for_playing(folder)
-        config = build(RunConfig, json.loads((Path(folder) / "config.json").read_text()))
-        world = generate_world(config.world_seed)
-        rows = []
-        for split, held_out in CONDITIONS:
-            tasks = [t for level in LEVELS for t in world.split(split, (level,))[:tasks_per_level]]
-            played = play_tasks(engine, codec, world, tasks, config, 0, episodes, held_out)
-            rows += [
-                {"split": split, "held_out_phrasing": held_out, **_facts(world, task), "episode": k, "success": won}
-                for task, k, won in zip(
-                    (t for t in tasks for _ in range(episodes)),
-                    [*range(episodes)] * len(tasks),
-                    (int(row.success) for row in played),
-                    strict=True,
-                )
-            ]
-        temporary = path.with_suffix(".tmp")
-        pd.DataFrame(rows).to_csv(temporary, index=False)
-        temporary.replace(path)
+    config = build(RunConfig, json.loads((Path(folder) / "config.json").read_text()))
+    world = generate_world(config.world_seed)
+    asked = [
+        {"split": split, "held_out_phrasing": held_out, **_facts(world, task), "episode": k}
+        for split, held_out in CONDITIONS
+        for task in _tasks(world, split, tasks_per_level)
+        for k in range(episodes)
+    ]
+    if path.exists() and pd.read_csv(path).drop(columns="success").equals(pd.DataFrame(asked)):
+        return pd.read_csv(path)
+    engine, codec = load_for_playing(folder)
+    won = [
+        int(row.success)
+        for split, held_out in CONDITIONS
+        for row in play_tasks(
+            engine, codec, world, _tasks(world, split, tasks_per_level), config, 0, episodes, held_out
+        )
+    ]
+    temporary = path.with_suffix(".tmp")
+    pd.DataFrame(asked).assign(success=won).to_csv(temporary, index=False)
+    temporary.replace(path)
     return pd.read_csv(path)
+
+
+def _tasks(world: World, split: str, per_level: int) -> list[Task]:
+    return [task for level in LEVELS for task in world.split(split, (level,))[:per_level]]
 
 
 def _facts(world: World, task: Task) -> dict:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import Qwen3Config, Qwen3ForCausalLM
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from lfo.base import require_base
 from lfo.config import RunConfig, build
@@ -118,9 +119,15 @@ def codec(base_path) -> Codec:
 def toy_path(codec, tmp_path_factory) -> Path:
     """A base of two random layers with the real tokenizer: fast, and it knows nothing."""
     path = tmp_path_factory.mktemp("toy_base")
+    random_model(len(codec.tokenizer), codec.pad_id).save_pretrained(path)
+    codec.tokenizer.save_pretrained(path)
+    return path
+
+
+def random_model(vocabulary: int, pad_id: int) -> Qwen3ForCausalLM:
     torch.manual_seed(0)
     config = Qwen3Config(
-        vocab_size=len(codec.tokenizer),
+        vocab_size=vocabulary,
         hidden_size=32,
         intermediate_size=64,
         num_hidden_layers=2,
@@ -132,10 +139,30 @@ def toy_path(codec, tmp_path_factory) -> Path:
         initializer_range=0.3,  # large enough for the context to matter
         bos_token_id=None,
         eos_token_id=None,
-        pad_token_id=codec.pad_id,
+        pad_token_id=pad_id,
     )
-    Qwen3ForCausalLM(config).save_pretrained(path)
-    codec.tokenizer.save_pretrained(path)
+    return Qwen3ForCausalLM(config)
+
+
+@pytest.fixture(scope="session")
+def chat_path(world, tmp_path_factory) -> Path:
+    """A random base of two layers with a small chat tokenizer and a template that behaves as Qwen3's."""
+    path = tmp_path_factory.mktemp("chat_base")
+    bpe = Tokenizer(models.BPE())
+    split = [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    bpe.pre_tokenizer, bpe.decoder = pre_tokenizers.Sequence(split), decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=800,
+        special_tokens=["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    bpe.train_from_iterator((task.request for task in world.tasks), trainer)
+    bpe.add_tokens([AddedToken(t, normalized=False) for t in ("<think>", "</think>", "<tool_call>", "</tool_call>")])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token="<|im_end|>", pad_token="<|endoftext|>")
+    tokenizer.chat_template = (ROOT / "tests" / "data" / "qwen3_like.jinja").read_text(encoding="utf-8")
+    tokenizer.save_pretrained(path)
+    random_model(len(tokenizer), tokenizer.pad_token_id).save_pretrained(path)
     return path
 
 

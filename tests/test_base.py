@@ -8,20 +8,25 @@ and 2, four times each, sampled at temperature 1 from the untrained base, withou
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import os
+from pathlib import Path
 
 import pytest
 import torch
 from scipy.stats import binom
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import is_gguf_available
 
-from lfo.base import load_base, require_base
-from lfo.config import EnvConfig, RolloutConfig, derive_seed
+from lfo.base import load_base, load_tokenizer, require_base, source
+from lfo.config import ConfigError, EnvConfig, ModelConfig, RolloutConfig, derive_seed, load_config
 from lfo.evaluate import TruthfulEngine, copying, form_information, parsing, reference_rows
 from lfo.records import sha256
 from lfo.rollout import Job, TorchEngine, play
-from lfo.tokens import SPECIAL_TOKENS
+from lfo.tokens import SPECIAL_TOKENS, TokenizerError, load_codec
 
+ROOT = Path(__file__).resolve().parents[1]
 TASKS, ROLLOUTS = 64, 4
 
 
@@ -40,6 +45,76 @@ def test_no_base_is_one_sentence_with_a_remedy(tmp_path):
     assert str(error.value).startswith(f"no base model in '{tmp_path}'; make the embedded one with `make base`")
     (tmp_path / "config.json").touch()
     assert require_base(str(tmp_path)) == tmp_path
+
+
+def test_a_name_on_the_hub_is_looked_up_there(monkeypatch, tmp_path):
+    """In the hub's cache where there is no network; never where the name may mean a folder."""
+    asked = []
+
+    def cached_file(name: str, filename: str) -> str | None:
+        asked.append((name, filename))
+        if name != "Qwen/Qwen3-0.6B":
+            raise OSError("no network, and not in the cache")
+        return "config.json"
+
+    monkeypatch.setattr("lfo.base.cached_file", cached_file)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    assert source("Qwen/Qwen3-0.6B") == {"pretrained_model_name_or_path": "Qwen/Qwen3-0.6B"}
+    for name in ("data/base", "Qwen/no-such", "nowhere", "a/b/c"):
+        with pytest.raises(FileNotFoundError, match="no base model in"):
+            require_base(name)
+    assert asked == [("Qwen/Qwen3-0.6B", "config.json"), ("Qwen/no-such", "config.json")]
+
+
+# --- a base in one GGUF file -----------------------------------------------------------------
+
+
+def test_reading_gguf_needs_a_package(monkeypatch, tmp_path):
+    path = tmp_path / "model.gguf"
+    path.touch()
+    monkeypatch.setattr("lfo.base.is_gguf_available", lambda: False)
+    with pytest.raises(ConfigError, match=r"install the package gguf: pip install -e '\.\[cpu,gguf\]'"):
+        require_base(path)
+    monkeypatch.setattr("lfo.base.is_gguf_available", lambda: True)
+    assert source(path) == {"pretrained_model_name_or_path": str(tmp_path), "gguf_file": "model.gguf"}
+    with pytest.raises(FileNotFoundError, match="no base model in"):
+        require_base(tmp_path / "other.gguf")
+
+
+@pytest.fixture(scope="module")
+def smollm2() -> Path:
+    """SmolLM2-135M-Instruct as GGUF, as README's section on bases obtains it."""
+    path = Path(os.environ.get("LFO_SMOLLM2", ""))
+    if not path.is_file():
+        pytest.skip("LFO_SMOLLM2 names no .gguf file (README, section 'Other bases')")
+    if not is_gguf_available():
+        pytest.skip("the package gguf is not installed (extra gguf)")
+    return path
+
+
+def test_smollm2_shows_its_tools_with_the_shipped_template(smollm2):
+    with pytest.raises(TokenizerError, match=r"does not show the model its tools .* configs/chatml_tools\.jinja"):
+        load_codec(ModelConfig(str(smollm2), dialect="chat"))
+    codec = load_codec(
+        dataclasses.replace(load_config(ROOT / "configs" / "smollm2_135m.yaml").model, base=str(smollm2))
+    )
+    message = '<tool_call>\n{"name": "search_company", "arguments": {"company_name": "Harbor Bank"}}\n</tool_call>'
+    ids = [*codec.prompt("Please call Harbor Bank."), *codec.opener, *codec.encode(message), codec.end_id]
+    ids += [*codec.observation('{"departments": []}'), *codec.opener, *codec.call_prefix()]
+    assert codec.encode(codec.decode(ids)) == ids
+    assert codec.decode([codec.end_id]) == "<|im_end|>"
+    assert codec.number_tokens == 13
+
+
+def test_smollm2_is_read_in_fp32_and_speaks(smollm2):
+    model, tokenizer = load_base(smollm2), load_tokenizer(smollm2)
+    assert {p.dtype for p in model.parameters()} == {torch.float32}
+    assert model.num_parameters() == 134_515_008
+    question = [{"role": "user", "content": "What is the capital of France?"}]
+    ids = tokenizer.apply_chat_template(question, add_generation_prompt=True, return_tensors="pt")
+    said = model.generate(**ids, max_new_tokens=12, do_sample=False)[0, ids["input_ids"].shape[1] :]
+    assert "Paris" in tokenizer.decode(said)
 
 
 # --- the shipped weights ---------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib.util
 import json
 import os
 import re
@@ -50,6 +51,18 @@ def test_train_says_where_its_results_are(config_path, run_folder, capsys):
     assert (written["seed"], written["name"]) == (3, "again")
     rows = [json.loads(line) for line in (run_folder / "metrics.jsonl").read_text().splitlines()]
     assert [row["tasks"] for row in rows if row["kind"] == "step"] == [1, 2]
+
+
+def test_serve_becomes_the_server(config_path, monkeypatch):
+    became = []
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(os, "execvpe", lambda file, command, environment: became.append((command, environment)))
+    arguments = ["--port", "8002", "--", "--tensor-parallel-size", "2"]
+    assert main(["serve", "--config", str(config_path), *arguments]) == 0
+    ((command, environment),) = became
+    assert command[0] == sys.executable and command[-4:] == ["--port", "8002", "--tensor-parallel-size", "2"]
+    assert "127.0.0.1" in command  # nobody else may load adapters, unless --host says so
+    assert environment["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] == "True" and environment["PATH"] == os.environ["PATH"]
 
 
 def test_evaluate_prints_success_by_level(run_folder, capsys):
@@ -179,7 +192,7 @@ def test_the_learning_rate_of_the_help_text_is_a_number(config_path, tmp_path, c
         (["policy.learning_rat=1"], "unknown setting 'policy.learning_rat'; did you mean 'learning_rate'?"),
         (["seed"], "--set takes NAME=VALUE, got 'seed'."),
         (["levels=[1"], "--set levels, line 1 is not YAML (expected ',' or ']', but got '<stream end>')."),
-        (["world_model.coupling=magic"], "choose one of: none, shared, imagine."),
+        (["world_model.coupling=magic"], "choose one of: none, shared, stacked, imagine, dream."),
         (["model.base=nowhere"], "no base model in 'nowhere'; make the embedded one with `make base`"),
     ],
 )
@@ -268,7 +281,10 @@ def test_what_cannot_be_played_is_named(capsys):
 def test_a_grid_that_does_not_fit_is_named(tmp_path, config_path, capsys):
     grid = tmp_path / "grid.yaml"
     arguments = ("sweep", "--grid", grid, "--out", tmp_path / "out")
-    assert complaint(capsys, *arguments) == f"{grid} must be a YAML file with these keys: config, fixed, grid, seeds."
+    assert (
+        complaint(capsys, *arguments)
+        == f"{grid} must be a YAML file with these keys: arms, config, fixed, grid, seeds."
+    )
     grid.write_text("config: [")
     assert f"{grid}, line 1 is not YAML" in complaint(capsys, *arguments)
     grid.write_text(f"config: {config_path}\ngrid: {{policy.clip_low: 0.1}}")

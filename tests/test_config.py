@@ -15,6 +15,7 @@ from lfo.config import (
     COUPLINGS,
     NO_WORLD_MODEL,
     ConfigError,
+    DistributedConfig,
     EnvConfig,
     ModelConfig,
     PolicyConfig,
@@ -75,7 +76,8 @@ def test_every_way_to_write_a_number_is_one(write, text, value):
     assert config.policy.learning_rate == value and type(config.policy.learning_rate) is float
 
 
-RUN_CONFIGS = [p for p in sorted((ROOT / "configs").glob("*.yaml")) if not p.name.startswith("tuning_")]  # grids
+GRIDS = ("tuning_", "science")
+RUN_CONFIGS = [p for p in sorted((ROOT / "configs").glob("*.yaml")) if not p.name.startswith(GRIDS)]
 
 
 @pytest.mark.parametrize("path", RUN_CONFIGS, ids=lambda p: p.name)
@@ -86,6 +88,15 @@ def test_shipped_configs_load(path):
 def test_the_shipped_baseline_has_no_world_model():
     laptop = load_config(ROOT / "configs" / "laptop.yaml", **NO_WORLD_MODEL)
     assert laptop.world_model == load_config(ROOT / "configs" / "baseline.yaml").world_model
+
+
+def test_both_layouts_of_the_8b_run_are_one_experiment():
+    apart, together = (load_config(ROOT / "configs" / f"qwen3_8b{suffix}.yaml") for suffix in ("", "_colocated"))
+    layout = {"name": together.name, "distributed": together.distributed}
+    rollout = {"engine": "vllm", "servers": (), "gpu_memory": together.rollout.gpu_memory}
+    assert together == dataclasses.replace(apart, **layout, rollout=dataclasses.replace(apart.rollout, **rollout))
+    assert apart.distributed.processes + len(apart.rollout.servers) * apart.distributed.tensor_parallel == 8
+    assert together.distributed.processes == 8
 
 
 def test_a_config_survives_json(write):
@@ -160,6 +171,12 @@ def test_overrides_are_as_strict_as_the_file(write):
         (PolicyConfig, {"clip_high": -0.1}, "PolicyConfig.clip_high is -0.1; it must be >= 0.0."),
         (PolicyConfig, {"epochs": 0}, "PolicyConfig.epochs is 0; it must be >= 1."),
         (PolicyConfig, {"groups_per_update": 0}, "PolicyConfig.groups_per_update is 0; it must be >= 1."),
+        (ModelConfig, {"dialect": "chatml"}, "ModelConfig.dialect is 'chatml'; choose one of: tags, chat."),
+        (ModelConfig, {"thinking": True}, "model.chat_template and model.thinking belong to model.dialect 'chat'."),
+        (ModelConfig, {"chat_template": "x"}, "belong to model.dialect 'chat'."),
+        (DistributedConfig, {"processes": 0}, "DistributedConfig.processes is 0; it must be >= 1."),
+        (DistributedConfig, {"logit_chunk": -1}, "DistributedConfig.logit_chunk is -1; it must be >= 0."),
+        (DistributedConfig, {"base_dtype": "bf16"}, "choose one of: float32, bfloat16."),
         (RolloutConfig, {"group_size": 1}, "RolloutConfig.group_size is 1; it must be >= 2."),
         (WorldModelConfig, {"lam": -1.0}, "WorldModelConfig.lam is -1.0; it must be >= 0.0."),
         (WorldModelConfig, {"coupling": "joined"}, f"choose one of: {', '.join(COUPLINGS)}."),
@@ -261,3 +278,23 @@ def test_derived_seeds_fit_every_generator(parts, number):
 def test_derived_seeds_differ_by_every_part():
     seeds = {derive_seed(s, what, step) for s in range(5) for what in ("episode", "rollout") for step in range(100)}
     assert len(seeds) == 1000
+
+
+# --- engines ---------------------------------------------------------------------------------
+
+
+def test_servers_are_named_for_the_engine_that_uses_them(write):
+    config = load_config(write("rollout: {engine: server, servers: [http://a:8000, https://b]}"))
+    assert config.rollout.servers == ("http://a:8000", "https://b")
+    for settings in ({"engine": "server"}, {"servers": ("http://a:8000",)}):
+        with pytest.raises(ConfigError, match=r"'server' and rollout\.servers.* must be given together"):
+            RolloutConfig(**settings)
+    with pytest.raises(ConfigError, match=r"servers has 'a:8000'; give addresses such as http://127"):
+        RolloutConfig(engine="server", servers=("a:8000",))
+
+
+@pytest.mark.parametrize("settings", [{"engine": "vlm"}, {"dtype": "fp16"}, {"gpu_memory": 0.0}, {"gpu_memory": 1.5}])
+def test_what_no_engine_can_do_is_refused(settings):
+    (name,) = settings
+    with pytest.raises(ConfigError, match=rf"RolloutConfig\.{name} is "):
+        RolloutConfig(**settings)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
 import json
 import random
 import re
@@ -727,6 +728,20 @@ def test_reset_seed_decides_task_and_episode(world):
     assert env.reset(seed=11) == first
     assert env.reset() == second
     assert len({env.reset(seed=s)[1]["task_id"] for s in range(20)}) > 10
+
+
+def test_reset_options(tiny):
+    """Kept phrasings are another last entry of each style; a misspelt option is named."""
+    env = PhoneCallEnv(tiny, tiny.tasks)
+    bill = next(t for t in tiny.tasks if t.task_id == "bill")
+    heard = {True: set(), False: set()}
+    for held_out, seed in itertools.product(heard, range(30)):
+        assert env.reset(seed=seed, options={"task": bill, "held_out_phrasing": held_out})[1]["task_id"] == "bill"
+        env.step(SEARCH)
+        heard[held_out].add(json.loads(env.step(phone(BILLING))[0])["message"])
+    assert len(heard[True]) == 4 and len(heard[False]) == 8 and not heard[True] & heard[False]
+    with pytest.raises(ValueError, match="unknown option 'held_out' of reset"):
+        env.reset(options={"held_out": True})
 
 
 def test_render(tiny):

@@ -26,6 +26,8 @@ from lfo.evaluate import (
     read_reply,
     reply_rows,
     rule_accuracy,
+    rule_prompt,
+    rule_questions,
     success_rows,
 )
 from lfo.records import Turn
@@ -42,7 +44,7 @@ class Stub:
     """An engine that says `answer(prompt text)` to everything and remembers what it was asked."""
 
     def __init__(self, codec, answer=lambda text: ""):
-        self.codec, self.answer, self.prompts, self.batches = codec, answer, [], []
+        self.codec, self.answer, self.prompts, self.batches, self.seeds = codec, answer, [], [], []
 
     def load(self, adapters):
         self.loaded = adapters
@@ -50,6 +52,7 @@ class Stub:
     def generate(self, prompts, seed):
         self.prompts += [dataclasses.replace(p, tokens=list(p.tokens)) for p in prompts]
         self.batches.append(len(prompts))
+        self.seeds.append(seed)
         out = []
         for prompt in prompts:
             ids = [*self.codec.encode(self.answer(self.codec.decode(prompt.tokens))), prompt.stop]
@@ -236,6 +239,27 @@ def test_predictions_come_in_order_however_many(codec):
     assert predict_replies(engine, codec, prompts, "wm") == [f"<{i}>" for i in range(70)]
     assert engine.batches == [64, 6]
     assert predict_replies(engine, codec, [], "wm") == []
+
+
+def test_samples_of_two_batches_are_drawn_apart(codec):
+    engine = Stub(codec)
+    predict_replies(engine, codec, [[5]] * 65, "wm", temperature=0.7, seed=3)
+    assert {p.temperature for p in engine.prompts} == {0.7} and len(set(engine.seeds)) == 2
+    again = Stub(codec)
+    predict_replies(again, codec, [[5]] * 65, "wm", temperature=0.7, seed=3)
+    assert again.seeds == engine.seeds
+    predict_replies(again, codec, [[5]], "wm", temperature=0.7, seed=4)
+    assert again.seeds[2] not in engine.seeds
+
+
+def test_a_call_may_be_made_for_another_goal(codec, tiny):
+    """The number is that of the department called, the wish that of the other one."""
+    text = codec.decode(rule_prompt(codec, tiny, "bank", "Billing", "Loans"))
+    assert "Please call Harbor Bank for me: defer a loan payment." in text
+    assert text.partition("<|action|>")[2].partition("<|/action|>")[0] == empty_handed_call("800-555-0003")
+    [question] = [q for q in rule_questions(codec, tiny, ["bank"]) if q.department == "Billing"]
+    assert question.prompt == rule_prompt(codec, tiny, "bank", "Billing", "Billing")
+    assert (question.truth, question.variation) == ({"account_number", "billing_zip"}, "typical")
 
 
 def askable(world) -> list[tuple[str, str]]:

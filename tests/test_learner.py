@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import random
 from pathlib import Path
 
@@ -12,7 +13,6 @@ from peft import LoraConfig, PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from lfo import learner as learner_module
 from lfo.base import load_base
 from lfo.learner import (
     POLICY,
@@ -22,6 +22,7 @@ from lfo.learner import (
     ReplayBuffer,
     merge_adapter,
     micro_batches,
+    shares,
 )
 from lfo.objectives import dapo_loss, world_model_loss
 from lfo.records import Turn
@@ -382,8 +383,7 @@ def test_lambda_multiplies_the_world_models_gradient_once(make_learner, rows, ca
 def test_micro_batches_give_the_gradient_of_one_batch(make_learner, rows, calls, monkeypatch):
     seen = []
     for budget in (10_000, 1):
-        monkeypatch.setattr(learner_module, "micro_batches", lambda lengths, b=budget: micro_batches(lengths, b))
-        learner = make_learner()
+        learner = make_learner(**{"distributed.micro_batch_tokens": budget})
         found, metrics = gradients_of_update(
             learner, monkeypatch, lambda x=learner: x.joint_update(rows, ADVANTAGES, calls, 1.0, 0)
         )
@@ -394,14 +394,14 @@ def test_micro_batches_give_the_gradient_of_one_batch(make_learner, rows, calls,
     assert metrics_one == pytest.approx(metrics_many, rel=1e-4, abs=1e-6)
 
 
-def test_surprise_is_what_a_reply_costs(make_learner, calls, monkeypatch):
+def test_surprise_is_what_a_reply_costs(make_learner, calls):
     """Nats of each reply, whatever the batches and without dropout or gradients; an expected reply costs less."""
     learner = make_learner(**{"model.dropout": 0.5})
     first = learner.surprise(calls)
-    monkeypatch.setattr(learner_module, "micro_batches", lambda lengths: micro_batches(lengths, 1))
-    assert learner.surprise(calls) == pytest.approx(first, rel=1e-4) and all(nats > 0 for nats in first)
+    one_by_one = make_learner(**{"model.dropout": 0.5, "distributed.micro_batch_tokens": 1})
+    assert one_by_one.surprise(calls) == pytest.approx(first, rel=1e-4) and all(nats > 0 for nats in first)
     learner.activate(WORLD_MODEL)
-    learner.model.eval()
+    learner.scorer.eval()
     alone, _ = learner.token_logprobs(collate_calls(calls[2:3], 0))
     assert first[2] == pytest.approx(-alone.sum().item(), rel=1e-4)
     assert all(g is None for g in gradients(learner, WORLD_MODEL)) and learner.surprise([]) == []
@@ -426,7 +426,129 @@ def test_micro_batches_by_hand():
     assert list(micro_batches([5, 1, 3, 3], budget=6)) == [[1, 2], [3], [0]]
     assert list(micro_batches([9, 9], budget=6)) == [[0], [1]]  # a row longer than the budget goes alone
     assert list(micro_batches([2, 2, 2], budget=6)) == [[0, 1, 2]]
-    assert list(micro_batches([])) == []
+    assert list(micro_batches([], budget=6)) == []
+
+
+def test_shares_by_hand():
+    """By length 1, 2, 2, 3, 9: every second row to each; the other process waits while rows of 9 and 3 go alone."""
+    assert shares([3, 1, 2, 9, 2], budget=6, processes=2) == [[[1, 4], [3]], [[2, 0], []]]
+    assert shares([5], budget=6, processes=3) == [[[0]], [[]], [[]]]
+    assert shares([], budget=6, processes=2) == [[], []]
+    assert shares([3, 1, 3], budget=6, processes=1) == [[[1, 0], [2]]]
+
+
+# --- what bounds memory ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("chunk", [1, 4, 100])
+def test_chunked_logprobs_are_the_unchunked_ones(make_learner, rows, monkeypatch, chunk):
+    """In value and gradient; and never more positions at a time, in the forward pass and when it is made again."""
+    whole, chunked = make_learner(), make_learner(**{"distributed.logit_chunk": chunk})
+    made, score = [], chunked.scorer._score
+    monkeypatch.setattr(
+        chunked.scorer, "_score", lambda hidden, *rest: made.append(len(hidden)) or score(hidden, *rest)
+    )
+    batch = collate_trajectories(rows, ADVANTAGES, 0)
+    results = []
+    for learner in (whole, chunked):
+        learner.activate(POLICY)
+        logprobs, correct = learner.token_logprobs(batch, temperature=0.7)
+        (logprobs * torch.linspace(-1, 1, len(logprobs))).sum().backward()
+        results.append((logprobs, correct, gradients(learner, POLICY)))
+    (one, right, grads), (other, also_right, other_grads) = results
+    assert torch.allclose(one, other, rtol=0, atol=1e-5) and torch.equal(right, also_right)  # 1 row: another kernel
+    assert all((a - b).norm() < 1e-5 * a.norm() for a, b in zip(grads, other_grads, strict=True))
+    assert max(made) == min(chunk, len(one)) and sum(made) == 2 * len(one)
+    nothing = collate_calls([CallExample((1, 2), (), "", "", "")], 0)
+    assert [len(t) for t in chunked.token_logprobs(nothing)] == [0, 0]
+
+
+def test_gradient_checkpointing_changes_no_gradient(make_learner, rows, calls, monkeypatch):
+    """Dropout included: the masks of the second forward pass are those of the first."""
+    grads = []
+    for on in (False, True):
+        settings = {"distributed.gradient_checkpointing": on, "distributed.micro_batch_tokens": 20}
+        learner = make_learner(**settings, **{"model.dropout": 0.2})
+        passes = count_passes(learner)
+        seen, _ = gradients_of_update(
+            learner, monkeypatch, lambda x=learner: x.joint_update(rows, ADVANTAGES, calls, 1.0, 0)
+        )
+        grads.append((seen, len(passes)))
+    (plain, once), (checkpointed, twice) = grads
+    assert twice == 2 * once
+    for name in (POLICY, WORLD_MODEL):
+        assert same(plain[name], checkpointed[name])
+
+
+def count_passes(learner: Learner) -> list:
+    """A list that grows with every pass through the first layer's query projection."""
+    passes: list = []
+    layer = learner.model.get_base_model().model.layers[0].self_attn.q_proj
+    layer.register_forward_hook(lambda *_: passes.append(1))
+    return passes
+
+
+def test_another_adapter_before_the_backward_would_be_noticed(make_learner, rows):
+    """peft#2832: layers that run again in the backward pass run with the adapter that is active by then."""
+    batch = collate_trajectories(rows, ADVANTAGES, 0)
+    grads = {}
+    for then in (POLICY, WORLD_MODEL):
+        learner = make_learner(**{"distributed.gradient_checkpointing": True})
+        learner.activate(POLICY)
+        loss = learner.token_logprobs(batch)[0].sum()
+        learner.activate(then)
+        loss.backward()
+        grads[then] = [g if g is None else g.clone() for g in gradients(learner, POLICY)]
+    pairs = list(zip(grads[POLICY], grads[WORLD_MODEL], strict=True))
+    assert not any(wrong is not None and torch.allclose(right, wrong, rtol=1e-3) for right, wrong in pairs)
+
+
+def test_a_base_in_bf16_has_adapters_in_fp32(make_learner, rows, calls, tmp_path, toy_path):
+    learner = make_learner(**{"distributed.base_dtype": "bfloat16"})
+    kinds = {(".lora_" in name, p.dtype) for name, p in learner.model.named_parameters()}
+    assert kinds == {(True, torch.float32), (False, torch.bfloat16)}
+    batch = collate_trajectories(rows, ADVANTAGES, 0)
+    exact = make_learner().token_logprobs(batch)[0]
+    rounded = learner.token_logprobs(batch)[0]
+    assert rounded.dtype == torch.float32 and not torch.equal(exact, rounded)
+    assert torch.allclose(exact, rounded, atol=0.3)
+    losses = [learner.replay_update(calls, 1.0, seed)["world_model/loss"] for seed in range(10)]
+    assert losses[-1] < losses[0] - 0.1
+    TorchEngine(toy_path).load(learner.save_adapters(tmp_path))
+
+
+# --- sampler and learner compute differently ---------------------------------------------------
+
+
+def test_own_logprobs_are_those_of_the_policy_without_dropout(make_learner, rows):
+    sharp = make_learner()
+    rows = as_sampled_by(sharp, rows)
+    expected = [[p for p, role in zip(r.logprobs, r.roles, strict=True) if role == Role.ACTION] for r in rows]
+    noisy = make_learner(**{"model.dropout": 0.5, "distributed.micro_batch_tokens": 20})
+    for learner in (sharp, noisy):
+        found = learner.action_logprobs(rows)
+        assert found == [pytest.approx(e, abs=1e-5) for e in expected]
+        assert learner.scorer.training
+    assert sharp.action_logprobs([]) == []
+
+
+@pytest.mark.parametrize(("cap", "weight"), [(5.0, 2.0), (1.5, 1.5)])
+def test_importance_sampling_weighs_every_token(make_learner, rows, monkeypatch, cap, weight):
+    """The sampler thought every action half as likely as the learner does: weight 2, or the cap; all ratios are 1."""
+    settings = {"policy.max_grad_norm": 1e9, "policy.tis_cap": cap}
+    learner, other = make_learner(**settings), make_learner(**settings)
+    rows = as_sampled_by(learner, rows)
+    doubted = [dataclasses.replace(row, logprobs=[p - math.log(2) for p in row.logprobs]) for row in rows]
+    own = learner.action_logprobs(rows)
+    plain, _ = gradients_of_update(other, monkeypatch, lambda: other.joint_update(rows, ADVANTAGES, [], 1.0, 0))
+    seen, metrics = gradients_of_update(
+        learner, monkeypatch, lambda: learner.joint_update(doubted, ADVANTAGES, [], 1.0, 0, own)
+    )
+    pairs = zip(seen[POLICY], plain[POLICY], strict=True)
+    assert all(torch.allclose(a, weight * b, rtol=1e-3, atol=1e-6) for a, b in pairs)
+    assert metrics["policy/tis_weight"] == pytest.approx(weight, rel=1e-4)
+    assert metrics["policy/logprob_gap"] == pytest.approx(math.log(2), rel=1e-4)
+    assert metrics["policy/ratio_clipped"] == 0 and metrics["policy/kl"] == pytest.approx(0, abs=1e-5)
 
 
 def test_weight_decay_needs_a_gradient(make_learner, rows, calls):

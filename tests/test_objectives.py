@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lfo import objectives
-from lfo.objectives import LossSum, dapo_loss, group_advantages, overlong_penalty, world_model_loss
+from lfo.objectives import LossSum, dapo_loss, group_advantages, overlong_penalty, tis_weights, world_model_loss
 
 
 def test_doctests():
@@ -99,6 +99,24 @@ def test_the_clip_range_is_a_setting():
     old = torch.tensor([-1.0, -1.0])
     loss = dapo_loss(old + torch.tensor([2.0, 0.1]).log(), old, torch.tensor([1.0, -1.0]), clip_low=0.5, clip_high=0.1)
     assert loss.total.item() == pytest.approx(-(1.1 - 0.5))
+
+
+def test_importance_weights_by_hand():
+    """Learner 0.6, 0.3, 0.2 and sampler 0.2, 0.3, 0.4: ratios 3, 1 and 1/2, of which the first is cut to 2."""
+    learner, sampler = (torch.tensor(p).log() for p in ([0.6, 0.3, 0.2], [0.2, 0.3, 0.4]))
+    assert tis_weights(learner, sampler, cap=2.0).tolist() == pytest.approx([2, 1, 0.5])
+
+
+@pytest.mark.parametrize(("ratio", "advantage", "surrogate", "clipped", "slope"), CASES)
+def test_importance_weights_multiply_what_the_clip_leaves(ratio, advantage, surrogate, clipped, slope):
+    """They are constants: the clip looks at the learner's own ratio alone."""
+    old = torch.tensor([-2.0])
+    new = (old + math.log(ratio)).requires_grad_()
+    loss = dapo_loss(new, old, torch.tensor([advantage]), weights=torch.tensor([0.5]))
+    loss.total.backward()
+    assert loss.total.item() == pytest.approx(-0.5 * surrogate, abs=1e-6)
+    assert new.grad.item() == pytest.approx(-0.5 * slope, abs=1e-6)
+    assert loss.metrics["ratio_clipped"] == clipped
 
 
 # --- the world model -------------------------------------------------------------------------

@@ -16,13 +16,12 @@ from hypothesis import strategies as st
 from peft import PeftModel
 
 from lfo.base import load_base
-from lfo.config import EnvConfig, RolloutConfig, WorldModelConfig
+from lfo.config import EnvConfig, ModelConfig, RolloutConfig, WorldModelConfig
 from lfo.records import StopReason
-from lfo.rollout import Completion, Job, Prompt, TorchEngine, play
-from lfo.rollout.torch_engine import UnknownAdapter
+from lfo.rollout import Completion, Job, Prompt, TorchEngine, UnknownAdapter, play
 from lfo.sampling import empty_handed_call
 from lfo.simulator import PHRASINGS
-from lfo.tokens import Role, segments
+from lfo.tokens import CHAT_IMAGINED, Role, load_codec, segments
 from lfo.tools import format_call
 from lfo.world import FIELDS
 
@@ -109,6 +108,50 @@ def test_same_seed_same_completions(engine):
     prompts = [Prompt([5, 6, i], "policy", 12, NO_STOP, 1.0) for i in range(4)]
     assert engine.generate(prompts, 7) == engine.generate(prompts, 7)
     assert engine.generate(prompts, 7) != engine.generate(prompts, 8)
+
+
+@pytest.fixture(scope="module")
+def streaming(toy_path, toy_adapters) -> TorchEngine:
+    """An engine in which every row samples from a random stream of its own."""
+    engine = TorchEngine(toy_path, row_streams=True)
+    engine.load(toy_adapters)
+    return engine
+
+
+def test_a_row_stream_does_not_mind_the_other_rows(streaming):
+    """Rows are named by their sessions: each samples the same among all, among some, and alone."""
+    prompts = [Prompt([5, 6, i], "policy", 6 + i, NO_STOP, 1.0, session=i) for i in range(4)]
+    results = []
+    for parts in ([prompts], [prompts[2:], prompts[:2]], [[p] for p in prompts]):
+        completions = {}
+        for part in parts:
+            streaming.end_sessions()
+            completions |= zip((p.session for p in part), streaming.generate(part, 7), strict=True)
+        results.append([completions[i].tokens for i in range(4)])
+    assert results[0] == results[1] == results[2]
+    streaming.end_sessions()
+    other = [c.tokens for c in streaming.generate(prompts, 8)]
+    assert all(a != b for a, b in zip(results[0], other, strict=True))
+
+
+def test_one_offs_have_row_streams_by_what_they_ask(streaming):
+    """The same question twice is two samples; which other questions are asked, and where it stands, is no matter."""
+    once, other = (Prompt([5, 6, i], "policy", 12, NO_STOP, 1.0) for i in range(2))
+    first, second, third = (c.tokens for c in streaming.generate([once, other, once], 7))
+    assert first != third
+    assert [c.tokens for c in streaming.generate([other, once], 7)] == [second, first]
+
+
+def test_row_streams_follow_the_tempered_distribution(streaming, plain):
+    test_samples_follow_the_tempered_distribution(streaming, plain)
+
+
+def test_row_streams_agree_with_a_full_forward(streaming, plain):
+    prompts = [Prompt([5, 6, i], "policy", 6, NO_STOP, temperature) for i, temperature in enumerate((1.0, 0.6, 0.0))]
+    streaming.end_sessions()
+    completions = streaming.generate(prompts, 3)
+    assert all(agree(plain, p, c) for p, c in zip(prompts, completions, strict=True))
+    assert completions[2].tokens == streaming.generate(prompts[2:], 4)[0].tokens
 
 
 def test_samples_follow_the_tempered_distribution(engine, plain):
@@ -404,6 +447,34 @@ def test_what_is_asked_before_imagining(scripted, codec, job):
     request = engine_request(row, codec)
     assert question.tokens == codec.world_prompt(request, row.turns[:1], empty_handed_call("800-555-0003"))
     assert "800-555-0003" in codec.decode(question.tokens)
+
+
+def test_a_chat_is_played_and_imagined_alike(chat_path, tiny, job):
+    """The same loop with the `chat` dialect: calls, observations and the imagined reply as messages."""
+    chat = load_codec(ModelConfig(str(chat_path), dialect="chat"))
+
+    def answer(text: str, adapter: str) -> str:
+        if adapter == "world_model":
+            return REPLY
+        if text.endswith('"phone_number": "'):
+            return '800-555-0003"'
+        turn = text.count("<tool_response>")
+        if turn == 3:
+            return "Billing wants more than I was given. Goodbye."
+        action = (SEARCH, FORM, CALL)[turn]
+        call = {"name": action.partition("<|args|>")[0], "arguments": json.loads(action.partition("<|args|>")[2])}
+        return f"<tool_call>\n{json.dumps(call)}\n</tool_call>"
+
+    rollout = RolloutConfig(max_action_tokens=400, max_tokens=4000)
+    (row,) = play(Scripted(chat, answer), chat, tiny, [job("bill")], EnvConfig(), rollout, 0, imagine=True)
+    assert [turn.action for turn in row.turns] == [SEARCH, FORM, CALL, ""]
+    assert row.stop is StopReason.AGENT_STOPPED
+    *calls, goodbye = [text for text, role in spans(row, chat) if role is Role.ACTION]
+    assert all(text.startswith("<tool_call>") and text.endswith("</tool_call><|im_end|>") for text in calls)
+    assert goodbye.endswith("Goodbye.<|im_end|>")
+    assert imagined_of(row, chat) == [f"<|im_start|>user\n{CHAT_IMAGINED.format(reply=REPLY)}<|im_end|>\n"]
+    (example,) = row.calls
+    assert chat.reply_text(example.reply) == row.turns[2].observation
 
 
 def test_rows_without_a_directory_imagine_nothing(scripted, codec, job):

@@ -8,8 +8,11 @@ import pytest
 from scipy.stats import spearmanr, trim_mean
 
 from lfo.statistics import (
+    ENOUGH_RUNS,
     Arrival,
+    Estimate,
     bootstrap_interval,
+    calibration_error,
     interquartile_mean,
     kaplan_meier_median,
     median,
@@ -19,6 +22,7 @@ from lfo.statistics import (
     spearman,
     speedup,
     tasks_to_threshold,
+    verdict,
     wilson,
 )
 
@@ -47,6 +51,14 @@ def test_wilson_against_published_values():
     assert wilson(1, 29) == pytest.approx((0.0061, 0.1718), abs=5e-5)
     assert wilson(0, 0) == (0.0, 1.0)
     assert wilson(5, 10, 0.8)[0] > wilson(5, 10)[0]
+
+
+def test_calibration_error_by_hand():
+    """Confidence 1: one of two right, off by 0.5. Confidence 0.25: one of four right, off by nothing."""
+    confidence, right = [1, 1, 0.25, 0.25, 0.25, 0.25], [1, 0, 0, 1, 0, 0]
+    assert calibration_error(confidence, right) == pytest.approx(2 / 6 * 0.5)
+    assert calibration_error([0.5, 0.5], [True, False]) == 0
+    assert calibration_error([0.75], [False]) == 0.75
 
 
 # --- over seeds ------------------------------------------------------------------------------
@@ -113,6 +125,21 @@ def test_points_of_one_run_stand_or_fall_together():
     together, apart = spearman(x, y, runs="aaabbbccc"), spearman(x, y, runs="abcdefghi")
     assert together.value == apart.value == pytest.approx(spearmanr(x, y).statistic) and together.n == 3
     assert together.low == pytest.approx(-1) and apart.low > 0
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "n", "expected"),
+    [
+        (0.1, 0.9, ENOUGH_RUNS, "supported"),
+        (-0.9, -0.1, ENOUGH_RUNS, "refuted"),
+        (-0.1, 0.9, ENOUGH_RUNS, "undecided"),
+        (0.0, 0.9, ENOUGH_RUNS, "undecided"),
+        (0.1, 0.9, ENOUGH_RUNS - 1, "undecided"),
+        (math.nan, math.nan, 1, "undecided"),
+    ],
+)
+def test_a_verdict_needs_an_interval_on_one_side_and_enough_runs(low, high, n, expected):
+    assert verdict(Estimate(0.5, low, high, n)) == expected
 
 
 def test_what_never_varies_has_no_correlation():

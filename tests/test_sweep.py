@@ -84,7 +84,7 @@ def test_shipped_grids_load(path, monkeypatch):
 def test_seeds_of_one_config(base_config):
     config, _ = base_config
     runs = seeded(config, [0, 7], "out")
-    assert runs == {Path("out/tiny-seed0"): config, Path("out/tiny-seed7"): dataclasses.replace(config, seed=7)}
+    assert runs == {Path("out/tiny/seed0"): config, Path("out/tiny/seed7"): dataclasses.replace(config, seed=7)}
 
 
 def test_a_failed_run_is_named_and_the_others_are_finished(base_config, tmp_path):
@@ -172,6 +172,14 @@ def test_what_is_finished_is_not_started_again(base_config, tmp_path, in_process
     rows = (one / "metrics.jsonl").read_text().splitlines(keepends=True)
     (one / "metrics.jsonl").write_text("".join(rows[:-1]))
     assert not _finished(one, config)
+
+
+def test_a_request_that_was_refused_is_not_finished(base_config, tmp_path, in_process):
+    """`lfo train` refuses the folder of another run, but the request lies there."""
+    config, other = base_config[0], dataclasses.replace(base_config[0], weight_decay=0.5)
+    train_many({tmp_path: config}, progress=False)
+    (tmp_path / "requested.json").write_text(json.dumps(as_dict(other), indent=2) + "\n")
+    assert not _finished(tmp_path, other) and _finished(tmp_path, config)
 
 
 def test_ctrl_c_waits_for_every_checkpoint(base_config, tmp_path, monkeypatch):

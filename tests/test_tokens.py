@@ -12,26 +12,32 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from lfo.config import EnvConfig
+from lfo.base import load_tokenizer
+from lfo.config import EnvConfig, ModelConfig
 from lfo.env import Episode, Oracle, RandomForm, run_scripted
 from lfo.records import Turn
 from lfo.tokens import (
     CALL_PREFIX,
+    CHAT_IMAGINED,
+    CHAT_QUESTION,
+    CHAT_RULES,
     PREDICTED_TOOLS,
     SPECIAL_TOKENS,
     STATE_TOKENS,
     CallExample,
+    ChatCodec,
     Codec,
     Role,
     TokenizerError,
     collate_calls,
     collate_trajectories,
+    load_codec,
     reply_mask,
     segments,
     state_text,
     without,
 )
-from lfo.tools import format_call
+from lfo.tools import TOOLS, Malformed, ToolCall, format_call, json_schema, parse_action
 
 
 @pytest.fixture(scope="module")
@@ -254,6 +260,145 @@ def test_whatever_was_dialled_can_be_said_to_the_world_model(codec, number):
     turn = Turn(f'{CALL_PREFIX}{number}", "auth_info": {{}}}}', "{}", "make_phone_call", "wrong_department")
     assert len(codec.world_prompt("Please.", [turn], turn.action)) > 10
     assert len(state_text("Please.", [turn])) < 200
+
+
+# --- the chat dialect ------------------------------------------------------------------------
+
+NO_THOUGHT = "<think>\n\n</think>\n\n"
+
+
+@pytest.fixture(scope="module", params=["qwen3", "qwen3 thinking", "chatml"])
+def chat(request, chat_path) -> ChatCodec:
+    """Codecs of the small chat tokenizer: with a template that behaves as Qwen3's, and with the shipped one."""
+    template = "" if request.param.startswith("qwen3") else "configs/chatml_tools.jinja"
+    model = ModelConfig(str(chat_path), dialect="chat", chat_template=template, thinking="thinking" in request.param)
+    return load_codec(model)
+
+
+def chat_message(chat: ChatCodec, action: str) -> tuple[str, dict]:
+    """What a chat model samples to take this action, and the same as a message for the template."""
+    call = parse_action(action)
+    function = {"name": call.tool, "arguments": call.arguments}
+    thought = f"<think>\nNow {call.tool}.\n</think>\n\n" if chat._thinking else ""
+    text = f"{thought}<tool_call>\n{json.dumps(function)}\n</tool_call>"
+    return text, {"role": "assistant", "content": thought, "tool_calls": [{"type": "function", "function": function}]}
+
+
+def test_the_pieces_of_a_chat_are_the_template(chat, episode):
+    """The oracle's whole way: the same text and the same tokens as the template's rendering of it all.
+
+    An empty thought of an earlier message is left out by Qwen3's template; what was sampled is kept here.
+    """
+    messages = [{"role": "system", "content": CHAT_RULES}, {"role": "user", "content": episode.request}]
+    ids = chat.prompt(episode.request)
+    for turn in episode.turns:
+        text, message = chat_message(chat, turn.action)
+        ids += [*chat.opener, *chat.encode(text), chat.end_id, *chat.observation(turn.observation)]
+        messages += [message, {"role": "tool", "content": turn.observation}]
+    tools = [json_schema(tool) for tool in TOOLS]
+    whole = chat.tokenizer.apply_chat_template(messages, tools=tools, tokenize=False)
+    assert len(episode.turns) == 4
+    assert chat.decode(ids).replace(NO_THOUGHT, "") == whole.replace(NO_THOUGHT, "")
+    assert chat.encode(chat.decode(ids)) == ids  # cut where tokens end anyway
+    if NO_THOUGHT not in chat.decode(chat.opener):
+        assert chat.decode(ids) == whole
+
+
+def test_every_tool_is_shown_to_a_chat_model(chat):
+    prompt = chat.decode(chat.prompt("Please."))
+    assert all(json.dumps(json_schema(tool)) in prompt for tool in TOOLS)
+    assert prompt.index("Please.") > prompt.index("make_phone_call")
+
+
+def test_chat_actions_are_those_of_the_environment(chat, episode):
+    for turn in episode.turns:
+        text, _ = chat_message(chat, turn.action)
+        assert parse_action(chat.action_text([*chat.encode(text), chat.end_id])) == parse_action(turn.action)
+    assert chat.action_text([*chat.encode("All done."), chat.end_id]) == ""
+    assert chat.action_text([chat.end_id]) == ""
+
+
+def test_a_chat_message_that_was_cut_off_is_malformed_unless_its_call_was_made(chat):
+    text, _ = chat_message(chat, format_call("search_company", {"company_name": "x"}))
+    assert parse_action(chat.action_text(chat.encode(text))) == ToolCall("search_company", {"company_name": "x"})
+    for cut in (text[:-15], "<think>\nOn the one hand", "I think that", ""):
+        assert isinstance(parse_action(chat.action_text(chat.encode(cut))), Malformed)
+
+
+def test_a_chat_call_can_be_begun(chat):
+    """The forced beginning and a sampled number are the beginning of the template's own call, after no thought."""
+    text = chat.decode([*chat.opener, *chat.call_prefix()])
+    assert text.removeprefix("<|im_start|>assistant\n").removeprefix(NO_THOUGHT) == (
+        '<tool_call>\n{"name": "make_phone_call", "arguments": {"phone_number": "'
+    )
+    assert chat.number_tokens == 13
+    rest = chat.encode('800-555-0100", "auth_info": {}}}\n</tool_call>')
+    call = parse_action(chat.action_text([*chat.call_prefix(), *rest, chat.end_id]))
+    assert call == ToolCall("make_phone_call", {"phone_number": "800-555-0100", "auth_info": {}})
+
+
+def test_an_imagined_reply_is_a_user_message_of_its_own(chat):
+    reply = chat.world_reply('{"status": "success"}')
+    assert reply[-1] == chat.csr_end_id and chat.reply_text(reply) == '{"status": "success"}'
+    text = chat.decode(chat.imagined(reply))
+    assert text == f"<|im_start|>user\n{CHAT_IMAGINED.format(reply=chat.reply_text(reply))}<|im_end|>\n"
+    assert chat.imagined(reply[:-1]) == chat.imagined(reply)  # cut off by the token limit
+
+
+def test_the_world_model_is_asked_in_a_chat_without_tools(chat, episode):
+    (example, _) = chat.call_examples("fraud", episode.request, episode.turns, "phone")
+    text, call = chat.decode(example.prompt), episode.turns[2].action
+    state = f"<|state|>{state_text(episode.request, episode.turns[:2])}<|/state|>"
+    question = f"<|im_start|>user\n{CHAT_QUESTION.format(state=state, action=call)}<|im_end|>\n<|im_start|>assistant\n"
+    assert text.removesuffix(NO_THOUGHT) == question  # no thinking, whatever the policy does
+    assert text.partition("<|action|>")[2].partition("<|/action|>")[0] == call
+    assert chat.decode(example.reply) == f"{episode.turns[2].observation}<|im_end|>"
+    long = chat.decode(chat.world_prompt(episode.request, [call_turn("800-555-0003")] * 200, call))
+    assert len(chat.encode(long.partition("<|/state|>")[0])) < STATE_TOKENS + 10
+
+
+@pytest.mark.parametrize(
+    ("template", "problem"),
+    [
+        (
+            "{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}",
+            "does not show the model its tools",
+        ),
+        ("{{ tools }}{% for m in messages %}{{ m.content }}.{% endfor %}", "with a token of its own"),
+        (
+            "{{ tools }}{{ messages | length }}{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}",
+            "changes the",
+        ),
+        (
+            "{{ tools }}{% for m in messages if m.role != 'tool' %}{{ m.content }}<|im_end|>{% endfor %}",
+            "leaves out what",
+        ),
+        ("{{ tools }}{{ raise_exception('no tools here') }}", "fails on a conversation with tools (no tools here)"),
+        ("{{ tools }}{{ messages[0].contents.x }}", "fails on a conversation with tools ("),
+    ],
+)
+def test_a_template_that_cannot_serve_is_refused(chat_path, tmp_path, template, problem):
+    path = tmp_path / "template.jinja"
+    path.write_text(template)
+    with pytest.raises(TokenizerError) as error:
+        load_codec(ModelConfig(str(chat_path), dialect="chat", chat_template=str(path)))
+    assert problem in str(error.value)
+
+
+def test_the_dialect_chooses_the_codec(codec, toy_path, chat_path, tmp_path):
+    assert type(load_codec(ModelConfig(str(toy_path)))) is Codec
+    assert type(load_codec(ModelConfig(str(chat_path), dialect="chat"))) is ChatCodec
+    with pytest.raises(TokenizerError, match=r"has no chat template; set model\.chat_template"):
+        load_codec(ModelConfig(str(toy_path), dialect="chat"))
+    with pytest.raises(TokenizerError, match="lacks"):
+        load_codec(ModelConfig(str(chat_path)))
+
+
+def test_a_chat_tokenizer_without_padding_pads_with_its_end(chat_path):
+    tokenizer = load_tokenizer(chat_path)
+    assert ChatCodec(tokenizer).pad_id == tokenizer.pad_token_id != ChatCodec(tokenizer).end_id
+    tokenizer.pad_token = None
+    assert ChatCodec(tokenizer).pad_id == ChatCodec(tokenizer).end_id
 
 
 # --- batches ---------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from lfo.tools import (
     format_call,
     json_schema,
     parse_action,
+    read_tool_call,
     search_company,
 )
 from lfo.world import FIELDS
@@ -214,3 +215,59 @@ def test_search_returns_the_public_directory_only(tiny):
     }
     assert {f.name for f in dataclasses.fields(Department)} == {"name", "phone", "description", "operating_hours"}
     assert {f.name for f in dataclasses.fields(Company)} == {"company_id", "name", "industry", "departments"}
+
+
+# --- calls in a chat model's words -----------------------------------------------------------
+
+GOOD = '<tool_call>\n{"name": "search_company", "arguments": {"company_name": "Harbor Bank"}}\n</tool_call>'
+OTHER = GOOD.replace("Harbor", "Other")
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        GOOD,
+        f"<think>\nWhom?\n</think>\n\n{GOOD}",
+        f"Whom?\n</think>\n\n{GOOD}",  # the template had opened the thought
+        f"<think>{OTHER}</think>{GOOD}",  # a call that was only thought of
+        f"I will look it up.\n{GOOD}\nOne moment.",
+        GOOD + OTHER,  # one call a turn: the first
+        GOOD.removesuffix("</tool_call>"),
+        '<tool_call>{"arguments": "{\\"company_name\\": \\"Harbor Bank\\"}", "name": "search_company"}</tool_call>',
+    ],
+)
+def test_a_chat_call_is_the_same_action(message):
+    assert parse_action(read_tool_call(message)) == ToolCall("search_company", {"company_name": "Harbor Bank"})
+
+
+@pytest.mark.parametrize("message", ["", "Done!", "<think>\nShould I\n</think>\n\nGoodbye.", f"<think>I could {GOOD}"])
+def test_a_message_without_a_call_hangs_up(message):
+    assert read_tool_call(message) == ""
+
+
+@pytest.mark.parametrize(
+    ("payload", "reason"),
+    [
+        ('{"name": "search_company", "arguments": {"company_name": ', NO_JSON),
+        ('{"name": "search_company", "arguments": {"company_name": "x", "company_name": "y"}}', NO_JSON),
+        ('{"name": "search_company", "parameters": {}}', "search_company takes exactly: company_name."),
+        ('{"name": "search_company", "arguments": ["x"]}', "search_company takes exactly: company_name."),
+        ('{"name": "search_company", "arguments": "Harbor Bank"}', NO_JSON),
+        ('{"name": "hang_up", "arguments": {}}', NO_TOOL),
+        ('{"name": null, "arguments": {}}', NO_TOOL),
+        ('[{"name": 1}]', NO_TOOL),
+        ("search_company", NO_TOOL),
+        ("", NO_TOOL),
+        ("[" * 3_000, NO_TOOL),
+    ],
+)
+def test_a_broken_chat_call_is_malformed(payload, reason):
+    assert parse_action(read_tool_call(f"<tool_call>{payload}</tool_call>")) == Malformed(reason)
+
+
+MARKS = ["<tool_call>", "</tool_call>", "<think>", "</think>", GOOD, '{"name": "', "[", "}", "a"]
+
+
+@given(st.lists(st.sampled_from(MARKS)).map("".join))
+def test_any_chat_message_can_be_read(message):
+    assert isinstance(parse_action(read_tool_call(message)), ToolCall | Stop | Malformed)

@@ -22,8 +22,8 @@ from safetensors.torch import load_file
 from lfo.config import as_dict
 from lfo.evaluate import play_tasks
 from lfo.learner import POLICY, WORLD_MODEL, CheckpointError
-from lfo.rollout import TorchEngine
-from lfo.tokens import CallExample, Role
+from lfo.rollout import Prompt, TorchEngine
+from lfo.tokens import CallExample, ChatCodec, Role
 from lfo.train import (
     Run,
     _evaluation_due,
@@ -73,6 +73,16 @@ def weights_of(folder: Path) -> dict[str, dict[str, torch.Tensor]]:
 def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     """Bit for bit."""
     return one.keys() == other.keys() and all(torch.equal(one[k], other[k]) for k in one)
+
+
+def test_a_chat_model_is_trained_by_the_same_loop(make_config, chat_path, tmp_path):
+    settings = {"model.dialect": "chat", "rollout.max_tokens": 1000, "world_model.coupling": "imagine"}
+    config = make_config(**settings, **{"model.base": str(chat_path), "eval_splits": ["validation"]})
+    folder = train(config, tmp_path, progress=False)
+    assert metrics_of(folder)[-1]["tasks"] == 4
+    engine, codec = load_for_playing(folder)
+    prompt = Prompt([*codec.prompt("Please."), *codec.opener], POLICY, 3, codec.end_id, 0.0)
+    assert isinstance(codec, ChatCodec) and engine.generate([prompt], 0)[0].tokens
 
 
 # --- killed, interrupted, resumed ------------------------------------------------------------
@@ -539,7 +549,7 @@ def test_groups_are_spread_over_the_updates(dealt, monkeypatch):
     monkeypatch.setattr(
         run.learner,
         "joint_update",
-        lambda rows, advantages, calls, factor, seed: (
+        lambda rows, advantages, calls, factor, seed, own: (
             seen.append(([r.group for r in rows], [c.task_id for c in calls], advantages)) or {}
         ),
     )
@@ -566,7 +576,7 @@ def test_schedules_make_the_updates_of_joint(dealt, schedule, policy, world_mode
     run = dealt(deal, **schedule, **{"rollout.tasks_per_step": 4, "world_model.updates": 3})
     made: list = []
 
-    def update(rows, advantages, calls, factor, seed):
+    def update(rows, advantages, calls, *_):
         made.append(({r.group for r in rows}, [c.task_id for c in calls]))
         return {}
 
@@ -612,8 +622,8 @@ def test_more_passes_over_the_groups_are_the_policys_alone(dealt):
     """Two epochs of two updates: every group twice, every call once, a seed for each; tokens are counted."""
     run = dealt([MIXED] * 3, **{"policy.groups_per_update": 2, "policy.epochs": 2, "world_model.updates": 0})
     seen, update = [], run.learner.joint_update
-    run.learner.joint_update = lambda rows, advantages, calls, factor, seed: (
-        seen.append(([r.group for r in rows], len(calls), seed)) or update(rows, advantages, calls, factor, seed)
+    run.learner.joint_update = lambda rows, advantages, calls, factor, seed, own: (
+        seen.append(([r.group for r in rows], len(calls), seed)) or update(rows, advantages, calls, factor, seed, own)
     )
     run.publish()
     metrics = run.advance()
@@ -641,6 +651,30 @@ def test_surprise_is_added_to_what_the_policy_is_rewarded_for(dealt, monkeypatch
     metrics = run.advance()
     assert rewards == [[2.0, 0.0]] and metrics["surprise"] == 0.25  # one nat, two reply tokens
     assert [len(calls) for calls in asked] == [1] and metrics["groups_kept"] == 1 and metrics["train_success"] == 0.25
+
+
+def test_importance_sampling_starts_from_the_step(dealt, monkeypatch):
+    """The second update of a step still has the learner's log-probs from before the first one; without a cap, none."""
+    for cap in (2.0, 0.0):
+        run = dealt([MIXED] * 3, **{"policy.groups_per_update": 2, "policy.tis_cap": cap, "world_model.updates": 0})
+        asked, given = [], []
+        monkeypatch.setattr(
+            run.learner, "action_logprobs", lambda rows, to=asked: to.append(1) or [r.group for r in rows]
+        )
+        monkeypatch.setattr(run.learner, "joint_update", lambda *args, to=given: to.append(args[5]) or {})
+        run.publish()
+        run.advance()
+        assert (asked, given) == (([1], [[0, 0, 1, 1], [2, 2]]) if cap else ([], [None, None]))
+
+
+def test_the_gap_and_the_weights_are_logged(config, tmp_path, bills):
+    """Torch engine and learner agree: the mean weight of the first update is 1, and so nearly of the step."""
+    settings = {"policy.tis_cap": 2.0, "rollout.group_size": 4, "rollout.tasks_per_step": 4, "task_budget": 4}
+    run = Run(config(**settings), tmp_path, bills)
+    run.publish()
+    metrics = run.advance()
+    assert metrics["groups_kept"] > 2 and metrics["policy/tis_weight"] == pytest.approx(1, abs=1e-3)
+    assert metrics["policy/logprob_gap"] > 1e-3  # the second update comes after the first
 
 
 def test_advantages_include_the_overlong_penalty(config, make_trajectory):
@@ -735,3 +769,22 @@ def test_missing_folders_are_one_sentence(config, tmp_path, tiny):
 def test_no_task_at_a_level_is_said_before_anything_is_trained(config, tmp_path, tiny):
     with pytest.raises(ValueError, match="no training task at these levels"):
         Run(config(levels=[5]), tmp_path, tiny)
+
+
+def test_the_learners_turn_is_announced(make_config, tmp_path, tiny, monkeypatch):
+    """An engine that shares the learner's GPU gives its memory back after the rollouts, before the updates."""
+    order = []
+    run = Run(make_config(levels=[1]), tmp_path, tiny)
+    run.publish()
+    for owner, name in ((run.engine, "generate"), (run.engine, "sleep"), (run, "_learn"), (run.engine, "load")):
+        monkeypatch.setattr(owner, name, spied(order, name, getattr(owner, name)))
+    run.advance()
+    assert [name for i, name in enumerate(order) if order[i - 1] != name] == ["generate", "sleep", "_learn", "load"]
+
+
+def spied(order: list, name: str, act):
+    def call(*args, **kwargs):
+        order.append(name)
+        return act(*args, **kwargs)
+
+    return call

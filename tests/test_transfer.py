@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 
-import pandas as pd
 import pytest
 
 from lfo.config import as_dict
@@ -36,12 +35,15 @@ def test_one_row_per_episode_of_every_condition(run, world):
     assert sorted(rows["episode"].unique()) == [0, 1] and set(rows["success"]) <= {0, 1}
 
 
-def test_what_was_measured_is_not_played_again(run):
-    measure(run, episodes=2, tasks_per_level=1)
-    pd.DataFrame({"success": [1]}).to_csv(run / FILE, index=False)
-    assert measure(run)["success"].tolist() == [1]
+def test_what_was_measured_is_not_played_again_and_anything_else_is(run):
+    rows = measure(run, episodes=2, tasks_per_level=1)
+    rows.assign(success=7).to_csv(run / FILE, index=False)
+    assert set(measure(run, episodes=2, tasks_per_level=1)["success"]) == {7}
+    fewer = measure(run, episodes=1, tasks_per_level=1)
+    assert len(fewer) == len(rows) // 2 and set(fewer["success"]) <= {0, 1}
 
 
 def test_a_run_without_adapters_says_so(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
     with pytest.raises(FileNotFoundError, match="holds no adapters; train there first"):
-        measure(tmp_path)
+        measure(tmp_path, 1, 1)

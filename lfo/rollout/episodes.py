@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+from lfo import distributed
 from lfo.config import EnvConfig, RolloutConfig, WorldModelConfig, derive_seed
 from lfo.env import Episode
 from lfo.records import Task, Trajectory
@@ -112,10 +113,12 @@ def play(
 ) -> list[Trajectory]:
     """Play all jobs to their ends; trajectories come in the order of the jobs.
 
+    Several processes play the groups between them, each with its own engine; all get all trajectories.
     predict: which calls become world-model examples. dream: how the world model answers the calls; None leaves
     them to the CSR. policy: the adapter that acts; world_model: the one that imagines.
     """
-    rows = [_Row(i, job, world, env, codec, dream) for i, job in enumerate(jobs)]
+    mine = distributed.share([job.group for job in jobs])
+    rows = [_Row(i, jobs[i], world, env, codec, dream) for i in mine]
     live, turn = rows, 0
     numbers: dict[int, str | None] = {}  # group -> whom it means to call
     imagined: dict[int, list[int]] = {}  # group -> what is set into all its rows
@@ -146,7 +149,8 @@ def play(
         live = [row for row in live if row.episode.stop is None]
         turn += 1
     engine.end_sessions()
-    return [row.finish("nothing" if dream else predict) for row in rows]  # what was dreamt is no fact
+    done = [row.finish("nothing" if dream else predict) for row in rows]  # what was dreamt is no fact
+    return distributed.join(mine, done)
 
 
 def row_role(row: _Row) -> Role:

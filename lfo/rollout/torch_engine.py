@@ -16,11 +16,7 @@ from peft import PeftModel
 from transformers import DynamicCache, PreTrainedModel
 
 from lfo.base import load_base
-from lfo.rollout.engine import Completion, Prompt
-
-
-class UnknownAdapter(ValueError):
-    """A prompt names an adapter that was not loaded; the message names those that are."""
+from lfo.rollout.engine import Completion, Prompt, require_adapters, require_folder, row_seeds
 
 
 class _Session:
@@ -63,39 +59,44 @@ class TorchEngine:
         FileNotFoundError: the folder of the base model is missing.
     """
 
-    def __init__(self, base: str | Path, device: str = "cpu", chunk: int | None = None):
-        """`chunk`: feed at most this many tokens at a time when a context grows; None feeds them all at once."""
+    def __init__(self, base: str | Path, device: str = "cpu", chunk: int | None = None, row_streams: bool = False):
+        """`chunk`: feed at most this many tokens at a time when a context grows; None feeds them all at once.
+
+        `row_streams`: each prompt samples from a random stream of its own (`row_seeds`), so that the other prompts
+        of the batch do not matter; otherwise all of a batch sample from one.
+        """
         self.device = torch.device(device)
         self._pristine = load_base(base, device).eval()
         self._models: dict[str, PreTrainedModel] = {"base": self._pristine}
         self._sessions: dict[str, _Session] = {}
-        self._chunk = chunk
+        self._chunk, self._row_streams = chunk, row_streams
         self.generated_tokens = 0  # since construction, for tokens/s
 
     def load(self, adapters: dict[str, Path]) -> None:
         for name, folder in adapters.items():
-            if not (Path(folder) / "adapter_config.json").exists():
-                raise FileNotFoundError(f"{folder} holds no peft adapter (adapter_config.json is missing).")
-            model = PeftModel.from_pretrained(copy.deepcopy(self._pristine), str(folder))
+            model = PeftModel.from_pretrained(copy.deepcopy(self._pristine), str(require_folder(folder)))
             self._models[name] = model.merge_and_unload().eval()
         self.end_sessions()
 
     def end_sessions(self) -> None:
         self._sessions.clear()
 
+    def sleep(self) -> None:
+        """The torch engine keeps its memory."""
+
     def generate(self, prompts: list[Prompt], seed: int) -> list[Completion]:
         """See `Engine.generate`. Prompts are batched by adapter and by whether they belong to sessions."""
+        require_adapters(prompts, self._models)
         generator = torch.Generator(device=self.device).manual_seed(seed)
         done: dict[int, Completion] = {}
         batches: dict[tuple, list[int]] = {}
         for i, prompt in enumerate(prompts):
-            if prompt.adapter not in self._models:
-                raise UnknownAdapter(f"no adapter '{prompt.adapter}' is loaded; loaded: {', '.join(self._models)}.")
             batches.setdefault((prompt.adapter, prompt.session is not None), []).append(i)
         for (adapter, in_session), indices in batches.items():
             rows = [prompts[i] for i in indices]
             session = self._session(adapter, rows) if in_session else _Session([*range(len(rows))], self.device)
-            done |= zip(indices, self._decode(self._models[adapter], session, rows, generator), strict=True)
+            source = self._draws(rows, row_seeds(rows, seed)) if self._row_streams else generator
+            done |= zip(indices, self._decode(self._models[adapter], session, rows, source), strict=True)
         return [done[i] for i in range(len(prompts))]
 
     def _session(self, adapter: str, rows: list[Prompt]) -> _Session:
@@ -107,9 +108,16 @@ class TorchEngine:
         session.compact()
         return session
 
+    def _draws(self, rows: list[Prompt], seeds: list[int]) -> torch.Tensor:
+        """A number in [0, 1) for each token that each row may sample (B, longest `max_new`), from its own stream."""
+        draws = torch.zeros(len(rows), max(row.max_new for row in rows), dtype=torch.float64)
+        for draw, row, seed in zip(draws, rows, seeds, strict=True):
+            draw[: row.max_new] = torch.rand(row.max_new, generator=torch.Generator().manual_seed(seed))
+        return draws.to(self.device)
+
     @torch.inference_mode()
-    def _decode(self, model, session: _Session, rows: list[Prompt], generator) -> list[Completion]:
-        """Feed what is new, then sample token by token until every row stopped."""
+    def _decode(self, model, session: _Session, rows: list[Prompt], source) -> list[Completion]:
+        """Feed what is new, then sample token by token until every row stopped. source: a generator, or `_draws`."""
         logits = self._read(model, session, rows)
         temperature = torch.tensor([row.temperature for row in rows], device=self.device).unsqueeze(1)
         stops = torch.tensor([row.stop for row in rows], device=self.device)
@@ -117,7 +125,8 @@ class TorchEngine:
         active = torch.ones(len(rows), dtype=torch.bool, device=self.device)
         tokens, logprobs, alive = [], [], []
         while True:
-            picked, scores = _sample(logits, temperature, generator)
+            chance = source[:, len(tokens)] if self._row_streams else source
+            picked, scores = _sample(logits, temperature, chance)
             tokens.append(picked)
             logprobs.append(scores)
             alive.append(active)
@@ -190,13 +199,18 @@ class TorchEngine:
         return hidden
 
 
-def _sample(logits: torch.Tensor, temperature: torch.Tensor, generator) -> tuple[torch.Tensor, torch.Tensor]:
+def _sample(logits: torch.Tensor, temperature: torch.Tensor, source) -> tuple[torch.Tensor, torch.Tensor]:
     """One token per row and its log-probability; greedy where the temperature is 0.
 
     logits (B, V), temperature (B, 1). The log-probability of a greedy token is taken at temperature 1.
+    source: a generator, or one number in [0, 1) per row (B,), at which the distribution function is inverted.
     """
     scale = torch.where(temperature > 0, temperature, torch.ones_like(temperature))
     logprobs = torch.log_softmax(logits.float() / scale, dim=-1)
-    sampled = torch.multinomial(logprobs.exp(), 1, generator=generator)
+    if isinstance(source, torch.Tensor):
+        below = logprobs.exp().double().cumsum(-1)
+        sampled = torch.searchsorted(below, source.unsqueeze(1) * below[:, -1:], right=True)
+    else:
+        sampled = torch.multinomial(logprobs.exp(), 1, generator=source)
     picked = torch.where(temperature > 0, sampled, logprobs.argmax(-1, keepdim=True))
     return picked.squeeze(1), logprobs.gather(1, picked).squeeze(1)

@@ -1,0 +1,376 @@
+"""distributed: two processes are one. Real processes over gloo; what they find is compared with one process."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import itertools
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+import torch.multiprocessing as multiprocessing
+from safetensors.torch import load_file
+from torch.distributed.tensor import DTensor
+
+from lfo import distributed
+from lfo.config import PolicyConfig, RunConfig, as_dict, build
+from lfo.learner import POLICY, WORLD_MODEL, Learner
+from lfo.records import Trajectory, Turn
+from lfo.tokens import CallExample, Role
+from lfo.train import published_adapters, train
+
+ROOT = Path(__file__).resolve().parents[1]
+CONFIG = {"model.targets": "qvo", "policy.max_grad_norm": 0.1, "policy.tis_cap": 2.0, "weight_decay": 0.1}
+ADVANTAGES = [1.0, -0.5, 2.0, -1.0, 0.7]
+QUIET = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1"}  # spinning would starve the other
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+# --- what one process and two processes are asked alike ---------------------------------------
+
+
+def ids(rng: random.Random, count: int) -> list[int]:
+    return [rng.randrange(20, 1000) for _ in range(count)]
+
+
+def experience(make_trajectory) -> tuple[list[Trajectory], list[CallExample]]:
+    """Five trajectories and five calls of different lengths: one process of two has three, the other two."""
+    rng = random.Random(1)
+    pieces = [[3, 2], [4, 3, 2, 1], [2, 5, 3, 4], [3, 1, 2, 2], [6, 2]]
+    rows = [make_trajectory(*(ids(rng, n) for n in sizes), group=i, logprob=-6.0) for i, sizes in enumerate(pieces)]
+    calls = [CallExample(tuple(ids(rng, 4 + 3 * i)), tuple(ids(rng, 2 + i)), "success", "", "t") for i in range(5)]
+    return rows, calls
+
+
+def replied(row: Trajectory) -> Trajectory:
+    """Ended by a phone's answer of three tokens after its tag, and begun with an imagined token."""
+    call = Turn("call", "reply", "make_phone_call", "auth_failed")
+    roles = [int(Role.IMAGINED), *row.roles[1:], *[int(Role.OBSERVATION)] * 4]
+    return dataclasses.replace(
+        row, tokens=[*row.tokens, 30, 31, 32, 33], roles=roles, logprobs=[*row.logprobs, *[0.0] * 4], turns=[call] * 2
+    )
+
+
+# rows, calls -> what the optimizer sees. With one row or call the other process's share is empty.
+UPDATES = {"all": (5, 5), "one row": (1, 5), "one call": (5, 1), "no call": (5, 0), "no row": (0, 5)}
+SETTINGS = {
+    "plain": {},
+    "frugal": {"gradient_checkpointing": True, "logit_chunk": 3, "micro_batch_tokens": 20},
+}
+CASES = [("plain", kind) for kind in UPDATES] + [("frugal", "all"), ("frugal", "one call")]
+
+
+def begun(config: RunConfig, rows: list[Trajectory], calls: list[CallExample]) -> dict:
+    """The checkpoint of a learner after its first update, with weights that make every gradient matter."""
+    learner = Learner(config, 0)
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for name in learner.adapters:
+            for parameter in learner.parameters(name):
+                parameter += 0.02 * torch.randn(parameter.shape, generator=generator)
+    learner.joint_update(rows, ADVANTAGES, calls, 1.0, 0)
+    return learner.state()
+
+
+def gradients(learner: Learner, update) -> dict:
+    """Every adapter's gradient after clipping, whole, and the metrics of the update."""
+    seen, step = {}, learner.optimizer.step
+    learner.optimizer.step = lambda: seen.update({n: [p.grad for p in learner.parameters(n)] for n in learner.adapters})
+    found = {"metrics": update()}
+    learner.optimizer.step = step
+    for name, grads in seen.items():  # shards of rows, gathered at once
+        parts = distributed.gather([g.to_local() if isinstance(g, DTensor) else g for g in grads])
+        found[name] = [None if g[0] is None else torch.cat(g) for g in zip(*parts, strict=True)]
+    return found
+
+
+def findings(folder: Path, config: RunConfig, rows: list[Trajectory], calls: list[CallExample]) -> dict:
+    """From a checkpoint: gradients of updates, and what a few steps make of weights, moments and averages."""
+    found: dict = {}
+    for name, settings in SETTINGS.items():
+        learner = Learner(build(RunConfig, as_dict(config) | {"distributed": settings}), 0)
+        learner.load_state(torch.load(folder / "begun.pt", weights_only=True))
+        for kind in (kind for some, kind in CASES if some == name):
+            n, m = UPDATES[kind]
+            found[name, kind] = gradients(
+                learner, lambda x=learner, n=n, m=m: x.joint_update(rows[:n], ADVANTAGES[:n], calls[:m], 1.0, 0)
+            )
+    learner.load_state(torch.load(folder / "begun.pt", weights_only=True))
+    found["loaded"] = copy.deepcopy(learner.state())
+    found["own"] = learner.action_logprobs(rows)
+    for seed in range(2):
+        found["joint"] = learner.joint_update(rows, ADVANTAGES, calls, 1.0, seed, found["own"])
+        found["replay"] = learner.replay_update(calls[: 1 + seed], 1.0, seed)
+    found["state"] = learner.state()
+    learner.save_adapters(folder / f"adapters_of_{distributed.size()}")
+    if distributed.size() > 1:
+        found["local"] = {n: (tuple(p.shape), p.to_local().numel()) for n, p in learner.model.named_parameters()}
+
+    learner = Learner(coupled(config, coupling="stacked"), 0)
+    learner.load_state(torch.load(folder / "begun.pt", weights_only=True))
+    found["stacked"] = gradients(learner, lambda: learner.joint_update(rows, ADVANTAGES, calls, 1.0, 0))
+    learner.save_adapters(folder / f"stacked_of_{distributed.size()}")
+    found["surprise"], found["trained"] = learner.surprise(calls), distributed.totals(learner.trained_tokens)
+
+    told, listening = [replied(row) for row in rows], [1.0, None, -1.0, None, None]
+    learner = Learner(coupled(config, coupling="shared", template="trajectory"), 0)
+    found["in passing"] = gradients(learner, lambda: learner.joint_update(told, listening, [], 1.0, 0))
+    inside = dataclasses.replace(coupled(config, coupling="imagine"), policy=PolicyConfig(internalise=0.5))
+    learner = Learner(inside, 0)
+    found["internalised"] = gradients(learner, lambda: learner.joint_update(told, ADVANTAGES, [], 1.0, 0))
+    return found
+
+
+def coupled(config: RunConfig, **settings) -> RunConfig:
+    return dataclasses.replace(config, world_model=dataclasses.replace(config.world_model, **settings))
+
+
+def member(rank: int, port: int, folder: Path, config: RunConfig, rows: list, calls: list) -> None:
+    """One of two processes: says what it finds, for the parent to compare."""
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2",
+                   "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}  # fmt: skip
+    distributed.start()
+    mine = distributed.share("aabbcad")
+    talk = {
+        "mine": mine,
+        "joined": distributed.join(mine, ["aabbcad"[i] + str(i) for i in mine]),
+        "nobody": distributed.join(distributed.share([]), []),
+        "totals": distributed.totals(rank, 10.5),
+        "gathered": distributed.gather(f"from {rank}"),
+        "first": distributed.first(),
+    }
+    torch.save({"talk": talk, **findings(folder, config, rows, calls)}, folder / f"found_{rank}.pt")
+
+
+@pytest.fixture(scope="module")
+def one_and_two(make_config, make_trajectory, tmp_path_factory):
+    """What one process finds, and what each of two finds."""
+    folder = tmp_path_factory.mktemp("distributed")
+    config = make_config(**CONFIG)
+    rows, calls = experience(make_trajectory)
+    torch.save(begun(config, rows, calls), folder / "begun.pt")
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in QUIET.items():
+            patch.setenv(name, value)
+        multiprocessing.start_processes(member, (free_port(), folder, config, rows, calls), nprocs=2)
+    two = [torch.load(folder / f"found_{rank}.pt", weights_only=False) for rank in range(2)]
+    return findings(folder, config, rows, calls), two, folder
+
+
+def apart(one, other, rtol: float = 1e-4, where: str = "") -> list[str]:
+    """Where two findings differ by more than rounding; bit for bit with `rtol` 0."""
+    if isinstance(one, dict):
+        assert one.keys() == other.keys(), where
+        return [d for k in one for d in apart(one[k], other[k], rtol, f"{where}/{k}")]
+    if isinstance(one, list | tuple):
+        assert len(one) == len(other), where
+        return [d for i, (a, b) in enumerate(zip(one, other, strict=True)) for d in apart(a, b, rtol, f"{where}/{i}")]
+    if isinstance(one, torch.Tensor):
+        assert one.shape == other.shape, where
+        return [] if torch.allclose(one, other, rtol=rtol, atol=rtol / 100) else [where]
+    if isinstance(one, float):
+        other = pytest.approx(other, rel=rtol, abs=rtol / 100)
+    return [] if one == other else [where]
+
+
+# --- talking -----------------------------------------------------------------------------------
+
+
+def test_what_processes_tell_each_other(one_and_two):
+    """Keys a, b, c, d are dealt in turn: a and c to the first, b and d to the second."""
+    _, two, _ = one_and_two
+    first, second = (found["talk"] for found in two)
+    assert (first.pop("mine"), second.pop("mine")) == ([0, 1, 4, 5], [2, 3, 6])
+    assert (first.pop("first"), second.pop("first")) == (True, False)
+    assert first == second
+    assert first["joined"] == ["a0", "a1", "b2", "b3", "c4", "a5", "d6"] and first["nobody"] == []
+    assert first["totals"] == [1.0, 21.0] and first["gathered"] == ["from 0", "from 1"]
+
+
+def test_alone_everything_is_the_identity():
+    assert (distributed.size(), distributed.rank(), distributed.first()) == (1, 0, True)
+    mine = distributed.share("aab")
+    assert mine == [0, 1, 2] and distributed.join(mine, "xyz") == ["x", "y", "z"]
+    tensor = torch.ones(2)
+    assert distributed.totals(tensor, 3)[0] is tensor and distributed.whole({"a": [tensor]})["a"][0] is tensor
+    assert torch.equal(distributed.like(tensor, torch.zeros(2)), tensor)
+    distributed.start()
+    distributed.barrier()
+    assert distributed.gather("me") == ["me"] and distributed.size() == 1
+
+
+# --- one model ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("settings", "kind"), CASES)
+def test_gradients_and_metrics_are_those_of_one_process(one_and_two, settings, kind):
+    """For both adapters, clipped by their global norms, also where one process has no row or no call."""
+    one, two, _ = one_and_two
+    alone = one[settings, kind]
+    for found in two:
+        assert apart(alone, found[settings, kind]) == []
+    n, m = UPDATES[kind]
+    assert (alone[POLICY][0] is not None) == bool(n) and (alone[WORLD_MODEL][0] is not None) == bool(m)
+    if n:
+        clipped = torch.cat([g.flatten() for g in alone[POLICY]]).norm().item()
+        assert clipped == pytest.approx(0.1, rel=1e-3) and alone["metrics"]["policy/grad_norm"] > 0.2
+
+
+def test_each_loss_moves_its_own_adapter_where_both_act(one_and_two):
+    one, two, _ = one_and_two
+    for found in two:
+        assert apart(one["stacked"], found["stacked"]) == []
+    assert apart(one["stacked"][POLICY], one["plain", "all"][POLICY]) != []  # another model: both adapters act
+    assert apart(one["stacked"][WORLD_MODEL], one["plain", "all"][WORLD_MODEL]) == []
+
+
+@pytest.mark.parametrize("what", ["in passing", "internalised", "surprise", "trained"])
+def test_replies_in_passing_internalising_and_surprise_are_those_of_one_process(one_and_two, what):
+    """Two of five rows act and all have a reply; or all act and lose an imagined token. Padding is not counted."""
+    one, two, _ = one_and_two
+    assert all(apart(one[what], found[what]) == [] for found in two)
+    if what in ("in passing", "internalised"):
+        name = {"in passing": "world_model/loss", "internalised": "internalise/neg_logprob"}[what]
+        assert one[what]["metrics"][name] > 0 and any(g.abs().sum() > 0 for g in one[what][POLICY])
+
+
+def test_frugal_settings_change_nothing(one_and_two):
+    one, _, _ = one_and_two
+    assert all(apart(one["plain", kind], one["frugal", kind]) == [] for name, kind in CASES if name == "frugal")
+
+
+def test_a_share_of_every_weight_lies_in_each_process(one_and_two):
+    """Frozen base and adapters alike: half each, up to a row where the number of rows is odd."""
+    _, two, _ = one_and_two
+    local = [found["local"] for found in two]
+    assert local[0].keys() == local[1].keys() and any("lora" in n for n in local[0])
+    for name, (shape, held) in local[0].items():
+        assert held + local[1][name][1] == torch.Size(shape).numel()
+        assert abs(held - local[1][name][1]) <= torch.Size(shape).numel() // shape[0]
+
+
+def test_training_goes_on_from_a_checkpoint_as_in_one_process(one_and_two):
+    """Four optimizer steps, with importance weights: log-probs and metrics, then weights, moments and average."""
+    one, two, _ = one_and_two
+    for found in two:
+        for what in ("own", "joint", "replay", "state"):
+            assert apart(one[what], found[what]) == [], what
+
+
+def test_gathered_adapters_are_peft_folders(one_and_two):
+    _, _, folder = one_and_two
+    for kind, name in itertools.product(("adapters", "stacked"), (POLICY, WORLD_MODEL)):
+        paths = [folder / f"{kind}_of_{n}" / name for n in (1, 2)]
+        alone, gathered = (json.loads((path / "adapter_config.json").read_text()) for path in paths)
+        assert sorted(alone.pop("target_modules")) == sorted(gathered.pop("target_modules")) and alone == gathered
+        assert apart(*(load_file(path / "adapter_model.safetensors") for path in paths)) == []
+
+
+def test_checkpoints_move_between_one_and_two_processes_bit_for_bit(one_and_two, make_config):
+    one, two, folder = one_and_two
+    written = torch.load(folder / "begun.pt", weights_only=True)
+    assert all(apart(written, found["loaded"], rtol=0) == [] for found in (one, *two))
+    assert written["optimizer"]["state"] and written["averages"]
+    alone = Learner(make_config(**CONFIG), 0)
+    alone.load_state(copy.deepcopy(two[0]["state"]))
+    assert apart(two[0]["state"], alone.state(), rtol=0) == []
+
+
+# --- one run -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def run_config(make_config, base_path) -> RunConfig:
+    """Three steps of two groups; with this seed at least one of them teaches the policy."""
+    return make_config(
+        **{
+            "seed": 4,
+            "model.base": str(base_path),
+            "policy.learning_rate": 1e-3,
+            "world_model.coupling": "imagine",
+            "world_model.learning_rate": 4e-3,
+            "env.slack": 3,
+            "levels": [1],
+            "rollout.max_action_tokens": 48,
+            "rollout.max_tokens": 400,
+            "rollout.tasks_per_step": 2,
+            "rollout.group_size": 6,
+            "rollout.row_streams": True,
+            "task_budget": 6,
+            "eval_every": 6,
+            "eval_splits": ["validation"],
+        }
+    )
+
+
+def launched(config: RunConfig, folder: Path) -> subprocess.Popen:
+    """`accelerate launch` with two processes that train in `folder`."""
+    path = folder.with_suffix(".json")
+    path.write_text(json.dumps(as_dict(config)))
+    command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", "configs/accelerate/fsdp2.yaml"]
+    command += ["--num_processes", "2", "-m", "lfo.cli", "train", "--quiet", "--config", str(path)]
+    return subprocess.Popen(
+        [*command, "--run", str(folder)], cwd=ROOT, env=os.environ | QUIET, stderr=subprocess.PIPE, text=True
+    )
+
+
+def metrics_of(folder: Path) -> list[dict]:
+    """Rows of metrics.jsonl without what depends on the clock."""
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in row.items() if k not in ("seconds", "tokens_per_second")} for row in rows]
+
+
+def killed_in_the_second_step(config: RunConfig, folder: Path) -> None:
+    """Start a run, kill its second process with SIGKILL after the first checkpoint, and see the launcher give up."""
+    launcher = launched(config, folder)
+    try:
+        deadline = time.monotonic() + 240
+        while not (folder / "checkpoints" / "step-000001.pt").exists():
+            assert launcher.poll() is None and time.monotonic() < deadline, launcher.communicate()[1]
+            time.sleep(0.02)
+        workers = [p for p in psutil.Process(launcher.pid).children() if "lfo.cli" in p.cmdline()]
+        assert len(workers) == 2
+        os.kill(max(p.pid for p in workers), signal.SIGKILL)
+        _, stderr = launcher.communicate(timeout=120)
+        assert launcher.returncode != 0 and "Signal 9 (SIGKILL)" in stderr
+        assert not any(p.is_running() for p in workers)
+    finally:
+        if launcher.poll() is None:
+            launcher.kill()
+
+
+def test_killed_and_resumed_by_two_or_one_it_is_the_run_of_one(run_config, tmp_path):
+    """The run of one process, never interrupted, has the metrics of both: what is sampled does not depend on it."""
+    reference = train(run_config, tmp_path / "reference", progress=False)
+    steps = [row for row in metrics_of(reference) if row["kind"] == "step"]
+    assert sum(s["groups_kept"] for s in steps) >= 1 and any("policy/grad_norm" in s for s in steps)
+
+    killed_in_the_second_step(run_config, tmp_path / "two")
+    assert len(metrics_of(tmp_path / "two")) < len(metrics_of(reference))
+    shutil.copytree(tmp_path / "two", tmp_path / "then_one")
+    launcher = launched(run_config, tmp_path / "two")
+    _, stderr = launcher.communicate(timeout=240)
+    assert launcher.returncode == 0, stderr
+    train(run_config, tmp_path / "then_one", progress=False)
+    for name in ("two", "then_one"):
+        folder = tmp_path / name
+        assert apart(metrics_of(folder), metrics_of(reference)) == []
+        assert (folder / "calls.jsonl").read_bytes() == (reference / "calls.jsonl").read_bytes()
+        assert sorted(p.name for p in (folder / "adapters").iterdir()) == ["v00003", "v00004"]
+        assert set(published_adapters(folder)) == {POLICY, WORLD_MODEL}

@@ -1,0 +1,312 @@
+"""plan: the shapes are the models', the learner's peak is what a real update needs, the verdict follows."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import gc
+from pathlib import Path
+
+import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile
+from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config
+
+from lfo.cli import main
+from lfo.config import ConfigError, RunConfig, build, load_config
+from lfo.learner import POLICY, Learner
+from lfo.plan import (
+    BACKWARD,
+    GIB,
+    LOSS,
+    MOMENTS,
+    SHAPE_CARDS,
+    VLLM_WORKSPACE,
+    GpuPlan,
+    Item,
+    Shape,
+    learner_items,
+    plan,
+    render,
+    shape_of,
+    torch_engine_items,
+    vllm_items,
+)
+from lfo.rollout import Prompt, TorchEngine
+
+ROOT = Path(__file__).resolve().parents[1]
+SIZES = {
+    "vocab_size": 1024,
+    "hidden_size": 256,
+    "intermediate_size": 768,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "bos_token_id": None,
+    "eos_token_id": None,
+}
+QWEN3 = Qwen3Config(**SIZES, tie_word_embeddings=False)
+
+
+@pytest.fixture(scope="module")
+def middling(tmp_path_factory):
+    """middling(vocabulary): a random Qwen3 whose activations outweigh odds and ends."""
+
+    @functools.cache
+    def make(vocabulary: int) -> Path:
+        path = tmp_path_factory.mktemp("middling")
+        config = Qwen3Config(**SIZES | {"vocab_size": vocabulary}, tie_word_embeddings=False, pad_token_id=0)
+        AutoModelForCausalLM.from_config(config).save_pretrained(path)
+        return path
+
+    return make
+
+
+# --- shapes ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "config",
+    [QWEN3, Qwen3Config(**SIZES, tie_word_embeddings=True), LlamaConfig(**SIZES, tie_word_embeddings=True)],
+    ids=["qwen3", "tied", "llama"],
+)
+def test_a_shape_has_the_parameters_of_its_model(config):
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    shape = Shape.of(config)
+    assert shape.parameters == model.num_parameters()
+    assert shape.layer_parameters == sum(p.numel() for p in model.model.layers[0].parameters())
+
+
+@pytest.mark.parametrize("targets", ["all-linear", "qvo"])
+def test_an_adapter_has_the_parameters_of_pefts(make_config, toy_path, targets):
+    config = make_config(**{"model.targets": targets})
+    learner = Learner(config, 0)
+    expected = sum(p.numel() for p in learner.parameters(POLICY))
+    assert shape_of(str(toy_path)).adapter_parameters(config.model) == expected
+
+
+def test_cards_have_the_published_parameters():
+    published = {"qwen3-8b": 8_190_735_360, "qwen3-0.6b": 596_049_920, "smollm2-135m": 134_515_008}
+    assert {name: shape.parameters for name, shape in SHAPE_CARDS.items()} == published
+
+
+def test_a_card_stands_in_for_a_base_that_is_not_here(middling, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("lfo.base.cached_file", lambda *_: None)
+    assert shape_of(str(middling(1024))) == Shape.of(QWEN3)
+    assert shape_of("Qwen/Qwen3-8B-Base") == shape_of("models/qwen3-8b/") == SHAPE_CARDS["qwen3-8b"]
+    path = tmp_path / "SmolLM2-135M-Instruct.Q4_1.gguf"
+    path.touch()
+    monkeypatch.setattr("lfo.base.is_gguf_available", lambda: False)
+    assert shape_of(str(path)) == SHAPE_CARDS["smollm2-135m"]
+    with pytest.raises(ConfigError, match=r"the shape of 'Qwen/Qwen9-8B' is not known: .* one of: qwen3-8b, "):
+        shape_of("Qwen/Qwen9-8B")
+
+
+# --- against measured peaks ------------------------------------------------------------------
+
+
+def measured_peak(action) -> int:
+    """The most bytes that `action` has allocated at a time, as torch's CPU allocator saw it."""
+    gc.collect()
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+        action()
+    events = [e for e in profiled.profiler.kineto_results.events() if e.name() == "[memory]"]
+    now = peak = 0
+    for event in sorted(events, key=lambda e: e.start_ns()):
+        now += event.nbytes()
+        peak = max(peak, now)
+    return peak
+
+
+SHORT, LONG = (256, 250, 240, 256), (1024,)
+WAYS = [  # coupling, vocabulary, autocast, checkpointing, attention, dropout, targets, base_dtype, lengths, logit_chunk
+    ("none", 1024, True, False, "eager", 0.0, "all-linear", "float32", SHORT),  # as on a laptop
+    ("none", 1024, False, False, "eager", 0.05, "qvo", "float32", SHORT),
+    ("none", 1024, True, True, "eager", 0.05, "all-linear", "float32", SHORT),
+    ("none", 1024, False, True, "eager", 0.0, "qvo", "float32", LONG),  # the scores decide
+    ("none", 1024, True, True, "sdpa", 0.05, "all-linear", "bfloat16", LONG),  # as configs/qwen3_8b.yaml, on a GPU
+    ("none", 1024, True, False, "sdpa", 0.05, "all-linear", "bfloat16", SHORT),
+    ("none", 1024, False, True, "sdpa", 0.0, "qvo", "float32", SHORT),
+    ("none", 8192, True, True, "sdpa", 0.05, "all-linear", "float32", LONG),  # the logits decide
+    ("none", 32_768, True, True, "sdpa", 0.0, "all-linear", "bfloat16", LONG, 256),  # so do those of a chunk
+    ("stacked", 1024, True, False, "eager", 0.05, "all-linear", "float32", SHORT),  # through both adapters
+    ("stacked", 1024, False, True, "eager", 0.0, "qvo", "float32", SHORT),
+]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+def test_an_update_needs_what_was_planned(middling, make_trajectory, way):
+    """Within 10% of the measured peak of a whole update, the memory that was there before not counted."""
+    coupling, vocabulary, autocast, checkpointing, attention, dropout, targets, dtype, lengths, *chunk = way
+    base = str(middling(vocabulary))
+    data = {
+        "model": {"base": base, "autocast": autocast, "dropout": dropout, "targets": targets},
+        "rollout": {"max_tokens": max(lengths)},
+        "distributed": {
+            "micro_batch_tokens": 1024,
+            "gradient_checkpointing": checkpointing,
+            "base_dtype": dtype,
+            "logit_chunk": sum(chunk),
+        },
+        "world_model": {"coupling": coupling, "predict": "nothing" if coupling == "none" else "phone"},
+    }
+    config = build(RunConfig, data)
+    learner = Learner(config, 0)
+    learner.model.get_base_model().set_attn_implementation(attention)  # what GPUs use runs on CPU, too
+    rows = [make_trajectory([1] * 16, [2] * (n - 16)) for n in lengths]
+
+    def update():
+        learner.joint_update(rows, [1.0] * len(rows), [], 1.0, 0)
+
+    update()  # makes the optimizer's state
+    peak = measured_peak(update)
+    items = learner_items(shape_of(base), config, "cpu", attention)
+    needed = max(sum(i.bytes for i in items if m in i.moments and i.moments != MOMENTS) for m in (LOSS, BACKWARD))
+    assert needed == pytest.approx(peak, rel=0.1)
+    there = sum(p.nbytes for p in learner.model.parameters())
+    there += sum(t.nbytes for average in learner.averages.values() for t in average)
+    there += 2 * sum(p.nbytes for name in learner.adapters for p in learner.parameters(name))  # Adam's moments
+    assert sum(i.bytes for i in items if i.moments == MOMENTS) == pytest.approx(there, rel=0.001)
+
+
+def test_the_torch_engine_keeps_what_was_planned(make_config, toy_path, toy_adapters):
+    """A session of a step's rollouts that has grown to max_tokens, and the models it is decoded with."""
+    config = make_config(**{"rollout.max_tokens": 40})
+    rows = config.rollout.tasks_per_step * config.rollout.group_size
+    items = {item.name: item.bytes for item in torch_engine_items(shape_of(str(toy_path)), config)}
+    engine = TorchEngine(toy_path)
+    engine.load(toy_adapters)
+    engine.generate([Prompt([5] * 32, POLICY, 9, -1, 1.0, session=i) for i in range(rows)], 0)
+    (session,) = engine._sessions.values()
+    cache = sum(layer.keys.nbytes + layer.values.nbytes for layer in session.cache.layers)
+    assert cache == items["engine: KV cache"]
+    weights = sum(p.nbytes for model in engine._models.values() for p in model.parameters())
+    assert weights == items["engine: base and merged copies"]
+
+
+# --- what follows from the settings ----------------------------------------------------------
+
+
+def bytes_of(config: RunConfig, device: str = "cuda") -> dict[str, float]:
+    return {item.name: item.bytes for item in learner_items(SHAPE_CARDS["qwen3-8b"], config, device)}
+
+
+@pytest.fixture
+def large() -> RunConfig:
+    return load_config(ROOT / "configs" / "qwen3_8b.yaml")
+
+
+def with_distributed(config: RunConfig, **settings) -> RunConfig:
+    return dataclasses.replace(config, distributed=dataclasses.replace(config.distributed, **settings))
+
+
+def test_shards_by_hand(large):
+    """Qwen3-8B: 2 bytes of 8,190,735,360 parameters over 6; two adapters of r (inputs + outputs) in 36 layers."""
+    adapter = 36 * 16 * (8192 + 5120 + 5120 + 8192 + 16_384 + 16_384 + 16_384)
+    sizes = bytes_of(large)
+    assert sizes["base"] == 2 * 8_190_735_360 / 6
+    assert (sizes["adapters"], sizes["optimizer"]) == (4 * 2 * adapter / 6, 8 * 2 * adapter / 6)
+    assert sizes["gradients"] == sizes["adapters"]
+    assert sizes["kept activations"] == 36 * 10_240 * 4096 * 2 + 10_240 * 4096 * 4
+    assert sizes["logits"] == 12 * 1024 * 151_936
+    layer = SHAPE_CARDS["qwen3-8b"].layer_parameters
+    assert sizes["all-gather buffers"] == 2 * (2 * 151_936 * 4096 + 4096 + 2 * layer)
+
+
+def test_what_a_layer_keeps_by_hand(large):
+    """Per token of Qwen3-8B under autocast: norms; queries and keys; adapters' inputs, masks, products; sdpa; MLP."""
+    norms = 2 * 4096 * 4 + (4096 + 1024) * 4
+    adapters = (6 * 4096 + 12_288) * (1 + 2) + 7 * 16 * 2  # boolean masks on a GPU
+    assert bytes_of(large)["one layer again"] == 10_240 * (
+        norms + adapters + 2 * (4096 + 1024) * 2 + 32 * 4 + 3 * 12_288 * 2
+    )
+
+
+def test_one_process_shards_and_gathers_nothing(large):
+    alone = bytes_of(with_distributed(large, processes=1))
+    assert alone["all-gather buffers"] == 0
+    assert alone["base"] == 6 * bytes_of(large)["base"]
+
+
+def test_checkpointing_and_chunks_save_what_they_are_for(large):
+    sizes, without = bytes_of(large), bytes_of(with_distributed(large, gradient_checkpointing=False))
+    last = 10_240 * 4096 * 4
+    assert without["kept activations"] - last == pytest.approx(36 * sizes["one layer again"])
+    assert without["one layer again"] == 0
+    whole = bytes_of(with_distributed(large, logit_chunk=0))
+    assert whole["logits"] == 10 * sizes["logits"]  # a trajectory of 10,240 tokens in chunks of 1,024
+
+
+@pytest.mark.parametrize(
+    ("settings", "count"),
+    [({}, 2), ({"coupling": "shared"}, 1), ({"coupling": "none", "predict": "nothing"}, 1)],
+)
+def test_the_run_decides_on_the_adapters(large, settings, count):
+    config = dataclasses.replace(large, world_model=dataclasses.replace(large.world_model, **settings))
+    adapter = SHAPE_CARDS["qwen3-8b"].adapter_parameters(config.model)
+    assert bytes_of(config)["adapters"] == 4 * count * adapter / 6
+
+
+# --- vLLM and the verdict --------------------------------------------------------------------
+
+
+def test_what_vllm_has_left_is_its_cache(large):
+    """Share - weights - adapters - workspace; 36 layers of keys and values of 8 x 128 numbers, 2 bytes, over 2 GPUs."""
+    items, note, problem = vllm_items(SHAPE_CARDS["qwen3-8b"], large, 20 * GIB)
+    assert sum(item.bytes for item in items) == pytest.approx(20 * GIB)
+    cache = next(item.bytes for item in items if item.name == "engine: KV cache")
+    per_token = 36 * 2 * 8 * 128 * 2 / 2
+    assert f"holds {int(cache / per_token):,} tokens" in note and not problem
+    weights = next(item.bytes for item in items if item.name == "engine: weights")
+    assert (weights, items[2].bytes) == (8_190_735_360, VLLM_WORKSPACE)
+    world_model = dataclasses.replace(large.world_model, coupling="stacked")
+    stacked, _, _ = vllm_items(SHAPE_CARDS["qwen3-8b"], dataclasses.replace(large, world_model=world_model), 20 * GIB)
+    assert stacked[1].bytes == 1.5 * items[1].bytes  # the sum of both, and the world model
+
+
+def test_a_cache_without_room_for_a_trajectory_does_not_fit(large):
+    _, note, problem = vllm_items(SHAPE_CARDS["qwen3-8b"], large, 10.3 * GIB)
+    assert problem == "the KV cache cannot hold one trajectory"
+    assert "0.7 trajectories of 10,240" in note
+    full = GpuPlan("vLLM server", 2, 24 * GIB, (Item("engine: weights", GIB),), note, problem)
+    assert not full.fits and "does not fit: the KV cache cannot hold one trajectory" in render([full])
+
+
+def test_the_peak_is_the_worst_moment():
+    items = (Item("a", 5 * GIB), Item("b", 4 * GIB, (LOSS,)), Item("c", 3 * GIB, (BACKWARD, LOSS)), Item("none", 0))
+    gpu = GpuPlan("learner", 3, 11.5 * GIB, items)
+    assert (gpu.peak, gpu.need(LOSS), gpu.need(BACKWARD), gpu.fits) == (LOSS, 12 * GIB, 8 * GIB, False)
+    assert render([gpu]).splitlines() == [
+        "learner: 3 x 12 GiB",
+        "                                        GiB  needed at",
+        "  a                                    5.00  always",
+        "  b                                    4.00  loss",
+        "  c                                    3.00  backward, loss",
+        "  peak, at loss                       12.00",
+        "  does not fit: 0.50 GiB are missing",
+    ]
+    assert render([dataclasses.replace(gpu, capacity=12 * GIB)]).endswith("  fits")
+
+
+def test_engines_have_the_gpus_they_share_or_own(large, monkeypatch):
+    monkeypatch.setattr("lfo.base.cached_file", lambda *_: None)
+    assert [(p.role, p.count) for p in plan(large)] == [("learner", 6), ("vLLM server", 2)]
+    four = dataclasses.replace(large, rollout=dataclasses.replace(large.rollout, servers=("http://a", "http://b")))
+    assert plan(four)[1].count == 4
+    names = [item.name for p in plan(large) for item in p.items]
+    assert names.count("CUDA context ~") == 2
+    assert "CUDA context ~" not in [item.name for p in plan(large, "cpu") for item in p.items]
+
+
+@pytest.mark.parametrize("name", ["qwen3_8b", "qwen3_8b_colocated", "qwen3_0.6b", "smollm2_135m", "laptop"])
+def test_the_shipped_configs_fit(name, monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr("lfo.base.cached_file", lambda *_: None)  # shape cards, whatever the hub's cache holds
+    assert main(["plan", "--config", f"configs/{name}.yaml"]) == 0
+    shown = capsys.readouterr().out
+    assert "  fits\n" in shown and "does not fit" not in shown
+    assert main(["plan", "--config", f"configs/{name}.yaml", "--set", "distributed.gpu_gib=1"]) == 0
+    assert "does not fit" in capsys.readouterr().out
