@@ -267,10 +267,10 @@ def test_checkpoints_move_between_one_and_two_processes_bit_for_bit(one_and_two,
 
 @pytest.fixture(scope="module")
 def run_config(make_config, base_path) -> RunConfig:
-    """Three steps of two groups; with this seed at least one of them teaches the policy."""
+    """Three steps of two groups; with this seed the first step has a group that teaches the policy."""
     return make_config(
         **{
-            "seed": 4,
+            "seed": 3,
             "model.base": str(base_path),
             "policy.learning_rate": 1e-3,
             "world_model.coupling": "imagine",
@@ -329,7 +329,7 @@ def test_killed_and_resumed_by_two_or_one_it_is_the_run_of_one(run_config, tmp_p
     """The run of one process, never interrupted, has the metrics of both: what is sampled does not depend on it."""
     reference = train(run_config, tmp_path / "reference", progress=False)
     steps = [row for row in metrics_of(reference) if row["kind"] == "step"]
-    assert sum(s["groups_kept"] for s in steps) >= 1 and any("policy/grad_norm" in s for s in steps)
+    assert len(steps) == 3 and "policy/grad_norm" in steps[0]
 
     killed_in_the_second_step(run_config, tmp_path / "two")
     assert len(metrics_of(tmp_path / "two")) < len(metrics_of(reference))
