@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import socket
@@ -24,7 +25,8 @@ from safetensors.torch import load_file
 from torch.distributed.tensor import DTensor
 
 from lfo import distributed
-from lfo.config import RunConfig, as_dict, build
+from lfo.cli import build_parser, parse_settings
+from lfo.config import RunConfig, as_dict, build, load_config
 from lfo.learner import POLICY, WORLD_MODEL, Learner
 from lfo.records import Trajectory
 from lfo.tokens import CallExample
@@ -298,6 +300,37 @@ def launched(config: RunConfig, folder: Path) -> subprocess.Popen:
     return subprocess.Popen(
         [*command, "--run", str(folder)], cwd=ROOT, env=os.environ | QUIET, stderr=subprocess.PIPE, text=True
     )
+
+
+def test_the_slurm_script_starts_what_lfo_understands(tmp_path):
+    """Three nodes of eight GPUs: four servers of two GPUs on the first, one launcher on each of the others."""
+    until_all_serve = 'while [ "$(grep -c "lfo serve" "$LOG")" -lt 4 ]; do sleep 0.05; done'
+    srun = f'printf "%s\\n" "$*" >> "$LOG"; case "$*" in *torchrun*) {until_all_serve};; *) sleep 60;; esac'
+    programs = {"scontrol": "printf 'n%s\\n' 1 2 3", "srun": srun}
+    for name, text in programs.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    path = f"{tmp_path}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = os.environ | QUIET | {"PATH": path, "LOG": str(tmp_path / "log"), "SLURM_GPUS_ON_NODE": "8"}
+    environment |= {"SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "n[1-3]", "PYTHONPATH": str(ROOT)}
+    arguments = ["configs/qwen3_8b.yaml", str(tmp_path / "run"), "seed=7"]
+    subprocess.run(["scripts/slurm_train.sh", *arguments], cwd=ROOT, env=environment, check=True, timeout=60)
+    started = sorted((tmp_path / "log").read_text().splitlines())
+    serves = [line.partition(" lfo ") for line in started if " lfo serve " in line]
+    pairs = [re.search(r"CUDA_VISIBLE_DEVICES=(\S+)", how)[1] for how, _, _ in serves]
+    assert pairs == ["0,1", "2,3", "4,5", "6,7"]
+    served = [build_parser().parse_args(command.split()) for _, _, command in serves]
+    assert [(s.host, s.port) for s in served] == [("n1", 8000), ("n1", 8002), ("n1", 8004), ("n1", 8006)]
+    (launch,) = [line for line in started if "torchrun" in line]
+    assert "--nodes=2" in launch and "--nodelist=n2,n3" in launch and "--nproc-per-node=8" in launch
+    told = build_parser().parse_args(launch.partition(" -m lfo.cli ")[2].split())
+    config = load_config(told.config, **parse_settings(told.set))
+    assert config.rollout.servers == tuple(f"http://{s.host}:{s.port}" for s in served)
+    assert (config.rollout.engine, config.distributed.processes, config.seed) == ("server", 16, 7)
+    with pytest.raises(subprocess.CalledProcessError):
+        subprocess.run(
+            ["scripts/slurm_train.sh", *arguments], cwd=ROOT, env=environment | {"SERVER_NODES": "3"}, check=True
+        )
 
 
 def metrics_of(folder: Path) -> list[dict]:
