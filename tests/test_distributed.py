@@ -305,7 +305,7 @@ def launched(config: RunConfig, folder: Path) -> subprocess.Popen:
 def test_the_slurm_script_starts_what_lfo_understands(tmp_path):
     """Three nodes of eight GPUs: four servers of two GPUs on the first, one launcher on each of the others."""
     until_all_serve = 'while [ "$(grep -c "lfo serve" "$LOG")" -lt 4 ]; do sleep 0.05; done'
-    srun = f'printf "%s\\n" "$*" >> "$LOG"; case "$*" in *torchrun*) {until_all_serve};; *) sleep 60;; esac'
+    srun = f'printf "%s\\n" "$*" >> "$LOG"; case "$*" in *torchrun*) {until_all_serve};; *) exec sleep 60;; esac'
     programs = {"scontrol": "printf 'n%s\\n' 1 2 3", "srun": srun}
     for name, text in programs.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
