@@ -8,7 +8,7 @@ STAMP  := $(VENV)/.installed-$(EXTRA)
 # vLLM needs an older transformers and numpy than the rest: its tests have an environment of their own.
 VLLM   := .venv-vllm
 
-NOTEBOOKS  := 01_data_generation 02_baseline_dapo 03_dual_lora 06_wm_probing
+NOTEBOOKS  := 01_data_generation 02_baseline_dapo 03_dual_lora 04_transfer_eval 06_wm_probing
 # Layers 0-4 (lfo/__init__.py): the part of the library that must be covered.
 CORE       := config records statistics world tools simulator env base tokens distributed objectives sampling schedule
 comma      := ,
@@ -55,7 +55,7 @@ results: setup  ## train and compare: runs notebook 03 on the embedded base, wri
 	@$(BIN)/lfo tidy results/03_dual_lora.ipynb
 	@echo "== results: the executed notebook is results/03_dual_lora.ipynb; metrics, tables and figures are in results/"
 
-notebooks: setup  ## run notebooks 01, 02, 03 and 06 in order, write results/
+notebooks: setup  ## run notebooks 01 to 04 and 06 in order, write results/
 	@mkdir -p results
 	@set -e; for name in $(NOTEBOOKS); do \
 		echo "== notebooks: notebooks/$$name.ipynb -> results/$$name.ipynb"; \

@@ -29,6 +29,7 @@ from lfo.statistics import (
     pass_hat_k,
     speedup,
     tasks_to_threshold,
+    verdict,
     wilson,
 )
 
@@ -167,7 +168,8 @@ def speedup_table(runs: Runs, baseline: str, threshold: float = 0.7) -> pd.DataF
 def transfer_verdicts(runs: Runs, ours: str = "dual_lora", baseline: str = "baseline") -> pd.DataFrame:
     """The verdicts of notebook 04: supported, refuted or undecided, each by its rule.
 
-    Supported: the whole 95% interval lies on the side of the claim; refuted: all of it on the other; else undecided.
+    Supported: the whole 95% interval lies beyond the claimed number; refuted: all of it short of it; else, and with
+    too few seeds (`statistics.verdict`), undecided.
     """
     fewer = speedup_table({k: runs[k] for k in (baseline, ours)}, baseline).set_index("split")
     table = summary_table(runs)
@@ -182,11 +184,13 @@ def transfer_verdicts(runs: Runs, ours: str = "dual_lora", baseline: str = "base
         ("new companies: 5 times fewer tasks to 70%", 5.0, *fewer.loc["test", ["low", "high"]]),
         (f"new companies: 3 times the success after {budget} tasks", 3.0, low, high),
     ]
-    return pd.DataFrame([{"claim": c, "low": a, "high": b, "verdict": _verdict(aim, a, b)} for c, aim, a, b in claims])
-
-
-def _verdict(aim: float, low: float, high: float) -> str:
-    return "supported" if low >= aim else "refuted" if high < aim else "undecided"
+    seeds = min(len(runs[ours]), len(runs[baseline]))
+    return pd.DataFrame(
+        [
+            {"claim": claim, "low": a, "high": b, "seeds": seeds,
+             "verdict": verdict(Estimate(np.nan, a - aim, b - aim, seeds))} for claim, aim, a, b in claims
+        ]
+    )  # fmt: skip
 
 
 def _texts(estimate: Estimate, given: float = np.inf) -> dict:

@@ -488,6 +488,7 @@ def provenance(config: RunConfig | None = None) -> dict:
         "python": platform.python_version(),
         "packages": {name: version(name) for name in REPORTED_PACKAGES},
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, {torch.get_num_threads()} torch threads",
+        "processes": distributed.size(),
     }
     return facts | ({"seed": config.seed, "world_seed": config.world_seed, "config": as_dict(config)} if config else {})
 

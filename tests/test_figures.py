@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -400,3 +401,25 @@ def test_what_was_not_measured_is_named(transferred):
     (transferred["arm"][0] / "transfer.csv").unlink()
     with pytest.raises(ResultError, match=r"transfer\.csv is missing; run notebook 04"):
         figures.transfer_table(transferred)
+
+
+def test_speedups_and_verdicts_by_hand(tmp_path):
+    """Five seeds arrive at 40 tasks, the baseline never within 80: at least twice as fast, and undecided about five."""
+    curves = {
+        "baseline": [(0.0, 0.1), (0.1, 0.1), (0.2, 0.2)],
+        "dual_lora": [(0.0, 0.1), (0.8, 0.5), (0.9, 0.7)],
+    }
+    runs = {arm: [] for arm in curves}
+    for arm, seed in itertools.product(curves, range(5)):
+        rows = []
+        for i, (known, new) in enumerate(curves[arm]):
+            rows += success_rows(40 * i, "validation", known) + success_rows(40 * i, "test", new)
+        runs[arm].append(write_run(tmp_path / f"{arm}-{seed}", seed, rows))
+    table = figures.speedup_table(runs, "baseline").set_index("split")
+    assert table.loc["validation", ["times fewer", "at least", "low"]].tolist() == [float("inf"), 2.0, 2.0]
+    assert table.loc["test", ["at least", "low"]].tolist() == [1.0, 1.0]
+    verdicts = figures.transfer_verdicts(runs)
+    assert verdicts["verdict"].tolist() == ["undecided", "undecided", "undecided", "supported"]
+    assert verdicts.iloc[-1][["low", "high"]].tolist() == pytest.approx([0.7 / 0.2, 0.7 / 0.2])
+    fewer = figures.transfer_verdicts({arm: folders[:4] for arm, folders in runs.items()})
+    assert set(fewer["verdict"]) == {"undecided"}

@@ -750,7 +750,7 @@ def test_a_bar_shows_what_happens(config, tmp_path, tiny, capsys):
 
 def test_provenance_names_commit_packages_and_machine(config):
     facts = provenance()
-    assert set(facts) == {"commit", "python", "packages", "machine"}
+    assert set(facts) == {"commit", "python", "packages", "machine", "processes"} and facts["processes"] == 1
     assert "config" in provenance(config())
 
 

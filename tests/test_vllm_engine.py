@@ -37,7 +37,7 @@ needs_vllm = pytest.mark.skipif(
 # vLLM's own imports and servers warn of many things that are not this project's.
 pytestmark = pytest.mark.filterwarnings("default")
 
-NO_STOP = 1163  # the last token of the vocabulary: these prompts never lead there
+NO_STOP = 1163  # the last token of the vocabulary: these prompts hardly ever lead there
 FP32 = 1e-4  # nats: how far the log-probs of two fp32 engines may be apart
 
 
@@ -135,7 +135,8 @@ def test_logprobs_are_those_of_a_plain_forward_pass(engine, plain, temperature):
     """Of the distribution that was sampled from: after temperature, before nothing else."""
     prompts = random_prompts(9, temperature)
     for prompt, completion in zip(prompts, engine.generate(prompts, 0), strict=True):
-        assert len(completion.tokens) == len(completion.logprobs) == 12
+        assert len(completion.tokens) == len(completion.logprobs)
+        assert len(completion.tokens) == 12 or completion.tokens[-1] == NO_STOP  # hardly ever sampled
         assert completion.logprobs == pytest.approx(plain(prompt, completion.tokens).tolist(), abs=FP32)
     other = dataclasses.replace(prompts[0], adapter="world_model")
     assert completion.logprobs != pytest.approx(plain(other, completion.tokens).tolist(), abs=0.01)  # it can tell
