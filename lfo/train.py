@@ -326,7 +326,7 @@ class Run:
         calls = read_jsonl(path, CallExample)[: state["calls"]] if path.exists() else []
         if len(calls) < state["calls"]:
             raise CheckpointError(f"{path} lacks calls that the checkpoint counts on; start again in a new run folder.")
-        self.buffer, self.due = ReplayBuffer(calls), Due.from_json(state["due"])
+        self.buffer, self.due = ReplayBuffer(calls), Due.from_json(state.get("due", "{}"))
         self.stream.position, self.groups, self.step = state["position"], state["groups"], state["step"]
         self.version, self.evaluated_at = state["version"], state["evaluated_at"]
         if distributed.first():

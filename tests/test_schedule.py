@@ -59,3 +59,4 @@ def test_what_waits_survives_a_checkpoint(step):
     for ours, theirs in zip(again.rollouts, due.rollouts, strict=True):
         theirs[0].calls = []  # they were heard
         assert ours == theirs
+    assert Due.from_json("{}") == Due()  # a checkpoint from before there were schedules
