@@ -52,6 +52,7 @@ def build_parser() -> argparse.ArgumentParser:
 
     serve = commands.add_parser("serve", help="start a vLLM server that fits a run, for rollout.engine=server")
     serve.add_argument("--config", type=Path, required=True, help="of the run")
+    serve.add_argument("--set", nargs="*", action="extend", default=[], metavar="NAME=VALUE", help="as for the run")
     serve.add_argument("--host", default="127.0.0.1", help="0.0.0.0 to be reached from other machines")
     serve.add_argument("--port", type=int, default=8000)
     serve.add_argument("vllm", nargs="*", help="more options of `vllm serve`, after --")
@@ -178,7 +179,7 @@ def _serve(args) -> None:
     from lfo.rollout.vllm_engine import require_vllm
 
     require_vllm()
-    command, environment = serve_command(load_config(args.config), args.host, args.port)
+    command, environment = serve_command(load_config(args.config, **parse_settings(args.set)), args.host, args.port)
     os.execvpe(command[0], [*command, *args.vllm], os.environ | environment)
 
 

@@ -57,10 +57,11 @@ def test_serve_becomes_the_server(config_path, monkeypatch):
     became = []
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
     monkeypatch.setattr(os, "execvpe", lambda file, command, environment: became.append((command, environment)))
-    arguments = ["--port", "8002", "--", "--tensor-parallel-size", "2"]
+    arguments = ["--port", "8002", "--set", "model.rank=12", "--", "--tensor-parallel-size", "2"]
     assert main(["serve", "--config", str(config_path), *arguments]) == 0
     ((command, environment),) = became
     assert command[0] == sys.executable and command[-4:] == ["--port", "8002", "--tensor-parallel-size", "2"]
+    assert command[command.index("--max-lora-rank") + 1] == "16"
     assert "127.0.0.1" in command  # nobody else may load adapters, unless --host says so
     assert environment["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] == "True" and environment["PATH"] == os.environ["PATH"]
 
