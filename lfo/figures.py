@@ -220,7 +220,8 @@ def compute_table(runs: Runs) -> pd.DataFrame:
         for kind in kinds:
             name = kind.replace("_", " ")
             row[f"{name} per task"] = (part[kind] / part["tasks"]).median()
-            row[f"{name}, multiple"] = row[f"{name} per task"] / (rows[0] if rows else row)[f"{name} per task"]
+            first = (rows[0] if rows else row)[f"{name} per task"]
+            row[f"{name}, multiple"] = row[f"{name} per task"] / first if first else np.nan
         rows.append(row)
     return pd.DataFrame(rows)
 

@@ -23,6 +23,7 @@ from pathlib import Path
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
+from peft.helpers import disable_input_dtype_casting
 from peft.utils.save_and_load import get_peft_model_state_dict
 from safetensors.torch import save_file
 from torch.nn.utils import clip_grads_with_norm_
@@ -431,7 +432,7 @@ class _Scorer(torch.nn.Module):
         there they are made again.
         """
         precision = torch.autocast(tokens.device.type, torch.bfloat16) if self.autocast else contextlib.nullcontext()
-        with precision:
+        with precision, disable_input_dtype_casting(self.model, active=self.autocast):  # autocast casts as needed
             body = self.model.get_base_model().model
             hidden = body(tokens, attention_mask=attention, use_cache=False).last_hidden_state[:, :-1][picked]
             targets = tokens[:, 1:][picked]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 import subprocess
 import sys
@@ -226,6 +227,14 @@ def test_what_arms_cost_by_hand(runs):
     assert plain["sampled tokens per task"] == dual["sampled tokens per task"] == 1055 / 80
     assert (plain["trained tokens, multiple"], dual["trained tokens, multiple"]) == (1.0, 3.0)
     assert dual["sampled tokens, multiple"] == 1.0
+
+
+def test_arms_are_not_compared_with_a_first_one_that_trained_on_nothing(runs):
+    path = runs["plain"][0] / "metrics.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps(r | ({"trained_tokens": 0} if r["kind"] == "step" else {})) + "\n" for r in rows))
+    plain, dual = figures.compute_table({"plain": [path.parent], "dual": runs["dual"]}).to_dict("records")
+    assert math.isnan(plain["trained tokens, multiple"]) and math.isnan(dual["trained tokens, multiple"])
 
 
 def test_runs_without_token_counts_have_no_costs(runs, tmp_path):
