@@ -29,6 +29,7 @@ NO_WORLD_MODEL = {
     "world_model.lam": 0.0,
     "world_model.updates": 0,
     "world_model.probes": 0,
+    "world_model.disguise": 0.0,
     "world_model.shuffle": False,
     "world_model.template": "call",
     "world_model.schedule": "joint",
@@ -138,6 +139,7 @@ class WorldModelConfig:
     batch: int = 16  # examples per replay update
     ema: float = 0.95  # decay per update of the running average of the world model that is published; 0 switches it off
     probes: int = 0  # rollouts of each group that make the imagined call for real, for the world model alone
+    disguise: float = 0.0  # share of the replayed calls that are made to look like calls at an unknown company
     shuffle: bool = False  # placebo: calls are learned with the replies of other tasks' calls (sampling.shuffled)
     dreams: int = 8  # dreamt groups per step; `dream` only, as the next three
     dream_after: int = 80  # sampled tasks before the first dream
@@ -155,10 +157,14 @@ class WorldModelConfig:
         if self.ema >= 1:
             raise ConfigError(f"WorldModelConfig.ema is {self.ema}; it must be < 1.")
         _at_least(self, 1, "batch", "dream_samples", "policy_every")
+        if not 0 <= self.disguise <= 1:
+            raise ConfigError(f"WorldModelConfig.disguise is {self.disguise}; it must be >= 0 and <= 1.")
         if not 0 < self.dream_agreement <= 1:
             raise ConfigError(f"WorldModelConfig.dream_agreement is {self.dream_agreement}; it must be > 0 and <= 1.")
         if self.template == "trajectory" and (self.coupling != "shared" or self.shuffle):
             raise ConfigError("template 'trajectory' is the policy's own pass: set coupling 'shared' and no shuffle.")
+        if self.disguise and self.template != "call":
+            raise ConfigError("world_model.disguise rewrites examples of the template 'call'.")
         if self.schedule != "joint" and (self.predict == "nothing" or self.template == "trajectory"):
             raise ConfigError(f"schedule '{self.schedule}' takes a world model and the template 'call'.")
         if self.shuffle and self.predict != "phone":

@@ -15,7 +15,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-from lfo.records import Task, Trajectory, Turn
+from lfo.records import Company, Task, Trajectory, Turn
 from lfo.tokens import CallExample
 from lfo.tools import format_call
 
@@ -75,9 +75,34 @@ def shuffled(calls: Sequence[CallExample], seed: int) -> list[CallExample]:
     return [exchanged[call] for call in calls if call in exchanged]
 
 
-# --- imagination -----------------------------------------------------------------------------
-
 _NUMBER = re.compile(r"\d{3}-\d{3}-\d{4}")
+_DIRECTORY = re.compile(r"(?<=Directory: )[^.]+(?=\. Previous)")
+
+
+def disguised(state: str, reply: str, company: Company, names: Sequence[str], rng: random.Random) -> str:
+    """A world model's prompt as text, with nothing in it that only this company has: what is left is its trade.
+
+    Another name's first word takes the place of the company's own; numbers are made up, the same for the same; the
+    directory is shuffled, and of the lines that neither the call nor the reply is about half are left out. Learned
+    with its true reply, this is a call at a company that nobody knows, so that the world model learns what is usual
+    beside what is special (entities are anonymised to the same end in arXiv 1506.03340, section 2). Where the reply
+    has numbers in it (a directory, a filled form) nothing is changed.
+    """
+    if _NUMBER.search(reply):
+        return state
+    if found := _DIRECTORY.search(state):
+        lines = found[0].split("; ")
+        told = state[found.end() :] + reply
+        lines = [x for x in lines if x[-12:] in told or x[:-13] in told or rng.random() < 0.5]
+        rng.shuffle(lines)
+        state = state[: found.start()] + "; ".join(lines) + state[found.end() :]
+    own = company.name.split()[0]
+    state = re.sub(rf"\b{re.escape(own)}\b", rng.choice(names), state)
+    made_up = {d.phone: d.phone[:-4] + f"{rng.randrange(10_000):04d}" for d in company.departments}
+    return _NUMBER.sub(lambda number: made_up.get(number[0], number[0]), state)
+
+
+# --- imagination -----------------------------------------------------------------------------
 
 
 def directory_of(turns: Sequence[Turn]) -> dict[str, str]:

@@ -13,11 +13,13 @@ entries under "seconds" differ.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import math
 import os
 import pickle
 import platform
+import random
 import shutil
 import signal
 import subprocess
@@ -37,7 +39,7 @@ from lfo.learner import POLICY, CheckpointError, Learner, ReplayBuffer
 from lfo.objectives import group_advantages, overlong_penalty
 from lfo.records import Task, Trajectory, read_jsonl, write_jsonl
 from lfo.rollout import Engine, group_jobs, make_engine, play
-from lfo.sampling import TaskStream, by_group, informative, shuffled
+from lfo.sampling import TaskStream, by_group, disguised, informative, shuffled
 from lfo.schedule import Due, turns
 from lfo.tokens import CallExample, Codec, load_codec
 from lfo.world import World, generate_world
@@ -55,7 +57,10 @@ class Run:
         self.learner = Learner(config, self.codec.pad_id, device)
         self.engine: Engine = make_engine(config, device)
         self.buffer, self.due = ReplayBuffer(), Due()
-        self.stream = TaskStream(self.world.split("train", config.levels), config.seed)
+        tasks = self.world.split("train", config.levels)
+        self.stream = TaskStream(tasks, config.seed)
+        self.called = {task.task_id: self.world.companies[task.company_id] for task in tasks}
+        self.names = sorted({company.name.split()[0] for company in self.called.values()})
         self.step, self.groups, self.version = 0, 0, 0
         self.evaluated_at = -1
         self.seconds: dict[str, float] = {}
@@ -218,11 +223,22 @@ class Run:
         with self._timed("replay"):
             for i in range(replays if world_on and world_turn and self.buffer.examples else 0):
                 seed = derive_seed(c.seed, "replay", self.step, i)
-                batch = self.buffer.draw(c.world_model.batch, seed)
+                batch = self._disguise(self.buffer.draw(c.world_model.batch, seed), seed)
                 self._note(
                     metrics, {f"replay/{k}": v for k, v in self.learner.replay_update(batch, factor, seed).items()}
                 )
         return {k: sum(v) / len(v) for k, v in metrics.items()}
+
+    def _disguise(self, calls: list[CallExample], seed: int) -> list[CallExample]:
+        """`world_model.disguise` of the calls as calls at a company that nobody knows (`sampling.disguised`)."""
+        rng, out = random.Random(derive_seed(seed, "disguise")), []
+        for call in calls:
+            if rng.random() < self.config.world_model.disguise:
+                text = self.codec.decode(call.prompt)
+                text = disguised(text, call.reply_text, self.called[call.task_id], self.names, rng)
+                call = dataclasses.replace(call, prompt=tuple(self.codec.encode(text)))
+            out.append(call)
+        return out
 
     def _updates(self, kept: list[Trajectory]) -> list[list[Trajectory]]:
         """The rollouts of `groups_per_update` groups for each optimizer step of the policy."""

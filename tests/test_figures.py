@@ -232,7 +232,9 @@ def test_what_arms_cost_by_hand(runs):
 def test_arms_are_not_compared_with_a_first_one_that_trained_on_nothing(runs):
     path = runs["plain"][0] / "metrics.jsonl"
     rows = [json.loads(line) for line in path.read_text().splitlines()]
-    path.write_text("".join(json.dumps(r | ({"trained_tokens": 0} if r["kind"] == "step" else {})) + "\n" for r in rows))
+    path.write_text(
+        "".join(json.dumps(r | ({"trained_tokens": 0} if r["kind"] == "step" else {})) + "\n" for r in rows)
+    )
     plain, dual = figures.compute_table({"plain": [path.parent], "dual": runs["dual"]}).to_dict("records")
     assert math.isnan(plain["trained tokens, multiple"]) and math.isnan(dual["trained tokens, multiple"])
 
