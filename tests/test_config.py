@@ -203,6 +203,8 @@ def test_overrides_are_as_strict_as_the_file(write):
             {"policy": PolicyConfig(surprise=0.1), "world_model": WorldModelConfig(coupling="none", predict="nothing")},
             "policy.surprise needs a world model",
         ),
+        (WorldModelConfig, {"disguise": 1.5}, "it must be >= 0 and <= 1."),
+        (WorldModelConfig, {"template": "trajectory", "coupling": "shared", "disguise": 0.5}, "the template 'call'."),
         (WorldModelConfig, {"shuffle": True, "predict": "all"}, "set world_model.predict to 'phone'."),
         (WorldModelConfig, {"predict": "phones"}, "choose one of: nothing, phone, phone+form, all."),
     ],

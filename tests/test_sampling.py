@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+import re
 from collections import Counter
 
 import pytest
@@ -12,12 +14,13 @@ from lfo.sampling import (
     TaskStream,
     by_group,
     directory_of,
+    disguised,
     empty_handed_call,
     informative,
     intended_number,
     shuffled,
 )
-from lfo.tokens import CALL_PREFIX, CallExample
+from lfo.tokens import CALL_PREFIX, CallExample, state_text
 from lfo.tools import ToolCall, parse_action, search_company
 
 
@@ -121,6 +124,51 @@ def test_a_call_without_another_task_is_left_out(calls):
     few = shuffled(calls[:5], seed=0)  # four calls of one task, one of another: one pair can exchange
     assert sorted(c.task_id for c in few) == ["a", "b"]
     assert {c.reply_text[0] for c in few} == {"a", "b"} and all(c.reply_text[0] != c.task_id for c in few)
+
+
+# --- disguise --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def told(tiny, directory_turn):
+    """The state before an empty-handed call of a company's second department, as text, and the company."""
+    company = next(c for c in tiny.companies.values() if len(c.departments) > 2)
+    turn = directory_turn(company.name)
+    state = state_text(f"Please call {company.name}.", [turn]) + empty_handed_call(company.departments[1].phone)
+    return state, company
+
+
+def test_a_disguise_leaves_nothing_that_only_one_company_has(told):
+    state, company = told
+    called, own = company.departments[1], company.name.split()[0]
+    other = {d.name for d in company.departments} - {called.name}
+    kept, orders, real = Counter(), set(), 0
+    for seed in range(400):
+        text = disguised(state, f"{called.name}. Your name, please.", company, ["Quux"], random.Random(seed))
+        assert own not in text and f"Quux {company.name.split()[1]}" in text
+        real += sum(d.phone in text for d in company.departments)
+        listed = re.search(r"Directory: (.*?)\. Previous", text)[1].split("; ")
+        numbers = {line.rpartition(" ")[0]: line.rpartition(" ")[2] for line in listed}
+        assert text.count(numbers[called.name]) == 2, "the call goes to the line that is listed"
+        kept.update(list(numbers))
+        orders.add(tuple(numbers))
+    assert real < 5, "a made-up number is a real one by accident only"
+    assert kept.pop(called.name) == 400 and set(kept) == other
+    assert all(140 < n < 260 for n in kept.values()), "about half of the other lines"
+    assert len(orders) > len(other) + 1
+
+
+def test_a_department_that_the_reply_names_stays_listed(told):
+    state, company = told
+    last = company.departments[-1].name
+    for seed in range(50):
+        assert f"{last} 800" in disguised(state, f"Ask {last}.", company, ["Quux"], random.Random(seed))
+
+
+def test_a_reply_with_numbers_is_not_disguised(told):
+    state, company = told
+    reply = json.dumps({"phone_number": company.departments[0].phone})
+    assert disguised(state, reply, company, ["Quux"], random.Random(0)) == state
 
 
 # --- imagination -----------------------------------------------------------------------------

@@ -317,6 +317,21 @@ def test_a_placebo_teaches_the_world_model_something_else(config, tmp_path, bill
     assert same(ours[POLICY], theirs[POLICY]) and not same(ours[WORLD_MODEL], theirs[WORLD_MODEL])
 
 
+def test_replayed_calls_are_disguised_and_the_buffer_is_not(config, tmp_path, bills):
+    """The share of `disguise`, at companies of the training tasks' names; the same seed, the same disguise."""
+    run = Run(config(**{"task_budget": 3}), tmp_path, bills)
+    run_through(run)
+    calls = run.buffer.examples * 20
+    assert run._disguise(calls, seed=0) == calls
+    run.config = dataclasses.replace(run.config, world_model=dataclasses.replace(run.config.world_model, disguise=0.5))
+    once = run._disguise(calls, seed=0)
+    changed = [(a, b) for a, b in zip(calls, once, strict=True) if a != b]
+    assert 0.3 < len(changed) / len(calls) < 0.7
+    assert once == run._disguise(calls, seed=0) != run._disguise(calls, seed=1)
+    assert all((a.reply, a.task_id, a.status) == (b.reply, b.task_id, b.status) for a, b in changed)
+    assert not set(run.buffer.examples) & {b for _, b in changed}
+
+
 def test_lambda_reaches_the_policy_of_a_shared_adapter(config, tmp_path, bills):
     weights = []
     for lam in (0.0, 0.5):
