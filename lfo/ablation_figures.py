@@ -86,7 +86,7 @@ def verdicts(runs: Runs, claims: Mapping[str, tuple[str, Sequence[str]]], measur
             lead = leads[rival]
             rows.append({"claim": claim, "split": split, "rival": rival, "lead": lead.value, "low": lead.low,
                          "high": lead.high, "seeds": lead.n, "verdict": _verdict([*leads.values()])})  # fmt: skip
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, columns=["claim", "split", "rival", "lead", "low", "high", "seeds", "verdict"])
 
 
 def _verdict(leads: Sequence[Estimate]) -> str:

@@ -99,6 +99,11 @@ def test_a_claim_is_decided_by_its_closest_rival(runs):
     assert table.loc["turned", ["lead", "low", "high", "seeds"]].tolist() == pytest.approx([-0.3, -0.4, -0.25, 3])
 
 
+def test_without_a_claim_to_decide_there_is_an_empty_table(runs):
+    table = verdicts(runs, {"left out": ("imagine_7", ["reference"])})
+    assert table.empty and "verdict" in table
+
+
 def test_too_few_seeds_decide_nothing(runs):
     few = {arm: folders[: ENOUGH_SEEDS - 1] for arm, folders in runs.items()}
     assert set(verdicts(few, {"some": ("reference", ["imagine_0"])})["verdict"]) == {"undecided"}
