@@ -210,7 +210,7 @@ def _estimate(args) -> None:
         grid, _, folder = entry.partition("=")
         runs |= read_grid(grid, folder)
     table = estimate(runs, args.workers)
-    print(table.to_string(index=False, float_format="{:.1f}".format))
+    print(table.to_string(index=False, float_format="{:.2f}".format))
 
 
 def _opened(run: Path):

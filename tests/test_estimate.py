@@ -110,7 +110,7 @@ def test_the_command_knows_when_all_is_done(config, timed, tmp_path, capsys):
     (tmp_path / "grid.yaml").write_text(f"config: {tmp_path / 'one.json'}\narms: {{a: {{}}}}\n")
     begun(tmp_path / "out" / "a" / "seed0", dataclasses.replace(config, name="a"), 80, adapters=True, checkpoint=True)
     assert main(["estimate", f"{tmp_path / 'grid.yaml'}={tmp_path / 'out'}", "--workers", "3"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1].split() == ["all,", "1", "at", "a", "time", "1", "1", "0", "0.0"]
+    assert capsys.readouterr().out.splitlines()[-1].split() == ["all,", "1", "at", "a", "time", "1", "1", "0", "0.00"]
     assert not timed
     assert main(["estimate", "grid.yaml"]) == 1
     assert "takes GRID=FOLDER" in capsys.readouterr().err

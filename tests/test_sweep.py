@@ -11,7 +11,7 @@ import pytest
 
 from lfo.cli import main
 from lfo.config import ConfigError, RunConfig, as_dict
-from lfo.sweep import SweepError, finished, tasks_done, by_arm, read_grid, seeded, train_many
+from lfo.sweep import SweepError, by_arm, finished, read_grid, seeded, tasks_done, train_many
 from lfo.train import published_adapters, train
 
 ROOT = Path(__file__).resolve().parents[1]
