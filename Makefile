@@ -8,12 +8,16 @@ STAMP  := $(VENV)/.installed-$(EXTRA)
 # vLLM needs an older transformers and numpy than the rest: its tests have an environment of their own.
 VLLM   := .venv-vllm
 
-NOTEBOOKS  := 01_data_generation 02_baseline_dapo 03_dual_lora 04_transfer_eval 06_wm_probing
+NOTEBOOKS  := 01_data_generation 02_baseline_dapo 03_dual_lora 04_transfer_eval 05_lambda_ablation \
+              06_wm_probing
 # Layers 0-4 (lfo/__init__.py): the part of the library that must be covered.
 CORE       := config records statistics world tools simulator env base tokens distributed objectives sampling schedule
 comma      := ,
 empty      :=
 CORE_FILES := $(subst $(empty) $(empty),$(comma),$(CORE:%=lfo/%.py))
+
+# What the notebooks train: grids and where their runs lie.
+GRIDS := configs/science.yaml=results/runs $(addsuffix =results/ablation,$(sort $(wildcard configs/ablation_*.yaml)))
 
 # Training on a CPU allocates and frees the same large tensors at every step. By default glibc maps each of them
 # afresh and gives it back, and the page faults then cost more than the arithmetic: keep the memory instead.
@@ -31,7 +35,7 @@ unexport MPLBACKEND
 
 PAPERMILL = $(BIN)/papermill -k python3 --cwd . --log-output
 
-.PHONY: help setup results notebooks test test-vllm base clean
+.PHONY: help setup results notebooks science test test-vllm base clean
 
 help:  ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,7 +59,7 @@ results: setup  ## train and compare: runs notebook 03 on the embedded base, wri
 	@$(BIN)/lfo tidy results/03_dual_lora.ipynb
 	@echo "== results: the executed notebook is results/03_dual_lora.ipynb; metrics, tables and figures are in results/"
 
-notebooks: setup  ## run notebooks 01 to 04 and 06 in order, write results/
+notebooks: setup  ## run all notebooks in order, write results/
 	@mkdir -p results
 	@set -e; for name in $(NOTEBOOKS); do \
 		echo "== notebooks: notebooks/$$name.ipynb -> results/$$name.ipynb"; \
@@ -63,6 +67,12 @@ notebooks: setup  ## run notebooks 01 to 04 and 06 in order, write results/
 		$(BIN)/lfo tidy results/$$name.ipynb; \
 	done
 	@echo "== notebooks: the executed notebooks, metrics, tables and figures are in results/"
+
+science: setup  ## say how long everything takes, then run all notebooks; resumes where it was interrupted
+	@echo "== science: timing short runs (a few minutes) to estimate the unfinished ones of: $(GRIDS)"
+	$(BIN)/lfo estimate $(GRIDS)
+	@echo "== science: the last row is hours by the clock; what the notebooks do with finished runs comes on top, minutes each"
+	@$(MAKE) --no-print-directory notebooks
 
 test: setup  ## ruff, pytest with coverage, and the notebooks in the smoke profile
 	@echo "== test 1/6: ruff check"

@@ -9,8 +9,9 @@ Import order, lowest layer first (``tests/test_layout.py`` enforces it)::
     4  objectives  sampling  schedule                  losses; how groups are conditioned; who learns when
     5  rollout  learner                                weights -> trajectories; trajectories -> weights
     6  evaluate  train  transfer  probing              measurements; the only loop; finished runs, frozen
-    7  figures  probing_figures  diagnostics           result files -> figures, tables, advice
-    7  render  sweep  plan  cli                        rollouts as HTML; many runs; GPU memory; command line
+    7  figures  probing_figures  ablation_figures      result files -> figures, tables
+    7  diagnostics  render                             advice on lambda; rollouts as HTML
+    7  sweep  estimate  plan  cli                      many runs; how long they take; GPU memory; command line
 """
 
 __version__ = "0.1.0"

@@ -64,6 +64,11 @@ def build_parser() -> argparse.ArgumentParser:
     sweep.add_argument("--workers", type=int, help="runs at a time; default one per core")
     sweep.set_defaults(act=_sweep)
 
+    estimate = commands.add_parser("estimate", help="how long the unfinished runs of sweeps will take on this machine")
+    estimate.add_argument("grids", nargs="+", metavar="GRID=FOLDER", help="e.g. configs/science.yaml=results/runs")
+    estimate.add_argument("--workers", type=_positive, help="runs at a time; default one per core")
+    estimate.set_defaults(act=_estimate)
+
     evaluate = commands.add_parser("evaluate", help="success of a run's newest policy by level, with intervals")
     evaluate.add_argument("--run", type=Path, required=True)
     evaluate.add_argument("--split", choices=("train", "validation", "test"), default="validation")
@@ -192,6 +197,20 @@ def _sweep(args) -> None:
     table = figures.summary_table(arms) if arms else figures.sweep_table(folders)
     path = figures.save_table(table, args.out / "summary", arms or {f.name: [f] for f in folders})
     print(f"{table.to_string(index=False)}\nwrote {path}")
+
+
+def _estimate(args) -> None:
+    from lfo.estimate import estimate
+    from lfo.sweep import read_grid
+
+    if bad := [entry for entry in args.grids if "=" not in entry]:
+        raise ConfigError(f"lfo estimate takes GRID=FOLDER, e.g. configs/science.yaml=results/runs; got '{bad[0]}'.")
+    runs = {}
+    for entry in args.grids:
+        grid, _, folder = entry.partition("=")
+        runs |= read_grid(grid, folder)
+    table = estimate(runs, args.workers)
+    print(table.to_string(index=False, float_format="{:.2f}".format))
 
 
 def _opened(run: Path):

@@ -95,8 +95,8 @@ def train_many(runs: Mapping[str | Path, RunConfig], workers: int | None = None,
     workers = max(1, min(workers or cores, len(runs)))
     environment = os.environ | {"OMP_NUM_THREADS": THREADS}
     folders, active, failed = [Path(folder) for folder in runs], {}, []
-    waiting = [(Path(folder), config) for folder, config in runs.items() if not _finished(Path(folder), config)]
-    done = {folder: _tasks_done(folder) for folder in folders}
+    waiting = [(Path(folder), config) for folder, config in runs.items() if not finished(Path(folder), config)]
+    done = {folder: tasks_done(folder) for folder in folders}
     total = sum(config.task_budget for config in runs.values())
     with tqdm(total=total, unit="task", disable=not progress, desc=f"{len(folders)} runs") as bar:
         try:
@@ -107,7 +107,7 @@ def train_many(runs: Mapping[str | Path, RunConfig], workers: int | None = None,
                 time.sleep(POLL_SECONDS)
                 for folder, process in list(active.items()):
                     ended = process.poll() is not None
-                    done[folder] = _tasks_done(folder)
+                    done[folder] = tasks_done(folder)
                     if ended:
                         del active[folder]
                         failed += [folder] * (process.returncode != 0)
@@ -133,7 +133,7 @@ def _start(folder: Path, config: RunConfig, environment: Mapping[str, str]) -> s
         return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
 
 
-def _finished(folder: Path, config: RunConfig) -> bool:
+def finished(folder: Path, config: RunConfig) -> bool:
     """Whether this very config was trained and evaluated to the end there, and its adapters are still there.
 
     What a clone brings along are metrics without adapters: such a run is trained again.
@@ -145,7 +145,7 @@ def _finished(folder: Path, config: RunConfig) -> bool:
     return same and last.get("kind") == "seconds" and last["tasks"] >= config.task_budget
 
 
-def _tasks_done(folder: Path) -> int:
+def tasks_done(folder: Path) -> int:
     """Sampled tasks of a run so far."""
     return _last_row(folder).get("tasks", 0)
 

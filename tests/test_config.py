@@ -76,7 +76,7 @@ def test_every_way_to_write_a_number_is_one(write, text, value):
     assert config.policy.learning_rate == value and type(config.policy.learning_rate) is float
 
 
-GRIDS = ("tuning_", "science")
+GRIDS = ("ablation_", "tuning_", "science")
 RUN_CONFIGS = [p for p in sorted((ROOT / "configs").glob("*.yaml")) if not p.name.startswith(GRIDS)]
 
 

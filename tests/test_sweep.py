@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 
 from lfo.cli import main
-from lfo.config import ConfigError, as_dict
-from lfo.sweep import SweepError, _finished, _tasks_done, by_arm, read_grid, seeded, train_many
+from lfo.config import ConfigError, RunConfig, as_dict
+from lfo.sweep import SweepError, by_arm, finished, read_grid, seeded, tasks_done, train_many
 from lfo.train import published_adapters, train
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -79,6 +79,19 @@ def test_shipped_grids_load(path, monkeypatch):
     monkeypatch.chdir(ROOT)  # a grid names its config from there
     runs = read_grid(path, "out")
     assert len(runs) > 1 and all(c.eval_splits == ("validation",) for c in runs.values())  # never tune on test
+
+
+def test_shipped_ablations_fit_each_other(monkeypatch):
+    """Arms of the same name are one run, no run is trained under two names, and every file has the reference."""
+    monkeypatch.chdir(ROOT)
+    runs: dict[Path, RunConfig] = {}
+    for path in sorted((ROOT / "configs").glob("ablation_*.yaml")):
+        grid = read_grid(path, "out")
+        assert all(runs.setdefault(folder, config) == config for folder, config in grid.items())
+        assert Path("out/reference/seed0") in grid
+    assert len({dataclasses.replace(config, name="") for config in runs.values()}) == len(runs)
+    assert {len(folders) for folders in by_arm(runs).values()} == {3}
+    assert all(set(config.eval_splits) == {"validation", "test"} for config in runs.values())
 
 
 def test_seeds_of_one_config(base_config):
@@ -168,10 +181,10 @@ def test_what_is_finished_is_not_started_again(base_config, tmp_path, in_process
     (one / "requested.json").write_text(json.dumps(as_dict(config), indent=2) + "\n")
     assert train_many({one: config, other: config}, progress=False) == [one, other]
     assert [folder for folder, _ in in_process] == [one, other]
-    assert _finished(one, config) and not _finished(one, dataclasses.replace(config, seed=5))
+    assert finished(one, config) and not finished(one, dataclasses.replace(config, seed=5))
     rows = (one / "metrics.jsonl").read_text().splitlines(keepends=True)
     (one / "metrics.jsonl").write_text("".join(rows[:-1]))
-    assert not _finished(one, config)
+    assert not finished(one, config)
 
 
 def test_a_request_that_was_refused_is_not_finished(base_config, tmp_path, in_process):
@@ -179,7 +192,7 @@ def test_a_request_that_was_refused_is_not_finished(base_config, tmp_path, in_pr
     config, other = base_config[0], dataclasses.replace(base_config[0], weight_decay=0.5)
     train_many({tmp_path: config}, progress=False)
     (tmp_path / "requested.json").write_text(json.dumps(as_dict(other), indent=2) + "\n")
-    assert not _finished(tmp_path, other) and _finished(tmp_path, config)
+    assert not finished(tmp_path, other) and finished(tmp_path, config)
 
 
 def test_ctrl_c_waits_for_every_checkpoint(base_config, tmp_path, monkeypatch):
@@ -197,8 +210,8 @@ def test_ctrl_c_waits_for_every_checkpoint(base_config, tmp_path, monkeypatch):
 
 
 def test_progress_is_read_from_whole_lines(tmp_path):
-    assert _tasks_done(tmp_path) == 0
+    assert tasks_done(tmp_path) == 0
     (tmp_path / "metrics.jsonl").write_text('{"kind": "step", "tasks": 8}\n{"kind": "step", "ta')
-    assert _tasks_done(tmp_path) == 8
+    assert tasks_done(tmp_path) == 8
     (tmp_path / "metrics.jsonl").write_text('{"ki')
-    assert _tasks_done(tmp_path) == 0
+    assert tasks_done(tmp_path) == 0

@@ -395,6 +395,17 @@ def test_imagining_runs_through_the_loop(config, tmp_path, tiny):
     assert sum(Role.IMAGINED in row.roles for row in rows) > len(rows) / 2
 
 
+def test_without_lambda_the_untrained_base_imagines(config, tmp_path, bills):
+    """Lambda 0 of `imagine`: the policy learns with imagined replies in its context, the world model never moves."""
+    settings = {"world_model.coupling": "imagine", "world_model.lam": 0.0, "world_model.probes": 1, "task_budget": 3}
+    run = Run(config(**settings), tmp_path, bills)
+    rows = run_through(run)
+    weights = weights_of(tmp_path)
+    assert any(Role.IMAGINED in row.roles for row in rows)
+    assert all(not w.any() for name, w in weights[WORLD_MODEL].items() if "lora_B" in name)
+    assert any(w.any() for name, w in weights[POLICY].items() if "lora_B" in name)
+
+
 @pytest.mark.parametrize("predict", ["phone+form", "all"])
 def test_what_is_predicted_is_an_option_of_the_whole_loop(config, tmp_path, tiny, predict):
     """With probes and imagination: answers of the other tools are learned, imagined replies are the phone's."""
