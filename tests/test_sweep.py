@@ -78,7 +78,9 @@ def test_arms_that_cannot_be_read_are_said(base_config, tmp_path, text):
 def test_shipped_grids_load(path, monkeypatch):
     monkeypatch.chdir(ROOT)  # a grid names its config from there
     runs = read_grid(path, "out")
-    assert len(runs) > 1 and all(c.eval_splits == ("validation",) for c in runs.values())  # never tune on test
+    assert len(runs) > 1
+    for config in runs.values():  # never tune on test; worlds from 100 on are thrown away
+        assert config.eval_splits == ("validation",) or config.world_seed >= 100
 
 
 def test_shipped_ablations_fit_each_other(monkeypatch):
