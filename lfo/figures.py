@@ -311,36 +311,35 @@ def sweep_table(folders: Sequence[str | Path], split: str = "validation") -> pd.
 
 
 def learning_curves(runs: Runs) -> plt.Figure:
-    """Success against sampled tasks on both splits: every seed thin, the median over the seeds thick."""
+    """Success against sampled tasks on both splits: the median over the seeds, in a band from least to most."""
     data = frame(runs, "success", needed=True).query("level == 0")
     fig, axes = plt.subplots(1, 2, figsize=(11, 4), sharey=True)
     colours = dict(zip(runs, sns.color_palette(n_colors=len(runs)), strict=True))
     for ax, (split, title) in zip(axes, SPLIT_NAMES.items(), strict=True):
         part = data[data["split"] == split]
-        for (arm, _), one in part.groupby(["arm", "seed"]):
-            ax.plot(one["tasks"], one["success"], color=colours[arm], alpha=0.35, lw=1)
         for arm, one in part.groupby("arm", sort=False):
-            middle = median_curve(one)
-            label = f"{arm} (median of {one['seed'].nunique()} seed{'s' * (one['seed'].nunique() > 1)})"
-            ax.plot(middle.index, middle, color=colours[arm], lw=2.5, marker="o", ms=4, label=label)
+            curves = aligned(one)
+            label = f"{arm} ({one['seed'].nunique()} seed{'s' * (one['seed'].nunique() > 1)})"
+            ax.plot(curves.index, curves.median(axis=1), color=colours[arm], lw=2.5, marker="o", ms=4, label=label)
+            ax.fill_between(curves.index, curves.min(axis=1), curves.max(axis=1), color=colours[arm], alpha=0.15, lw=0)
         ax.axhline(0.7, color="grey", lw=1, ls=":")
         ax.set(title=title, xlabel="sampled tasks", ylim=(-0.02, 1.02))
-    axes[0].set_ylabel("success, greedy")
+    axes[0].set_ylabel("success, greedy: median and range of the seeds")
     drawn = [ax for ax in axes if ax.get_legend_handles_labels()[0]]
     drawn[-1].legend(loc="upper left", fontsize="small")
     fig.tight_layout()
     return fig
 
 
-def median_curve(success: pd.DataFrame) -> pd.Series:
-    """Median over the seeds at every evaluated number of tasks; a seed not evaluated there is interpolated linearly.
+def aligned(success: pd.DataFrame) -> pd.DataFrame:
+    """A column per seed, a row per evaluated number of tasks; a seed not evaluated there is interpolated linearly.
 
     `success`: rows of one arm, one split and one level. Refills let seeds be evaluated at different numbers of tasks.
     """
     grid = np.unique(success["tasks"])
     grid = grid[grid <= success.groupby("seed")["tasks"].max().min()]  # no further than the shortest run
-    curves = [np.interp(grid, one["tasks"], one["success"]) for _, one in success.groupby("seed")]
-    return pd.Series(np.median(curves, axis=0), index=grid)
+    seeds = success.groupby("seed")
+    return pd.DataFrame({k: np.interp(grid, one["tasks"], one["success"]) for k, one in seeds}, index=grid)
 
 
 def success_by_level(runs: Runs) -> plt.Figure:

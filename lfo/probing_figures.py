@@ -15,7 +15,7 @@ import pandas as pd
 import sacrebleu
 import seaborn as sns
 
-from lfo.figures import SPLIT_NAMES, ResultError, Runs, arrivals, frame, median_curve, written
+from lfo.figures import SPLIT_NAMES, ResultError, Runs, aligned, arrivals, frame, written
 from lfo.statistics import (
     Arrival,
     Estimate,
@@ -316,7 +316,7 @@ def lag_figure(runs: Runs) -> plt.Figure:
             for (column, name), reached in zip(names.items(), _half_way(part), strict=True):
                 for _, one in part.groupby("seed"):
                     ax.plot(one["tasks"], one[column], color=colours[column], alpha=0.35, lw=1)
-                middle[column] = median_curve(part.assign(success=part[column]))
+                middle[column] = aligned(part.assign(success=part[column])).median(axis=1)
                 ax.plot(middle[column], color=colours[column], lw=2.5, marker="o", ms=4, label=name)
                 if np.isfinite(half := kaplan_meier_median(reached)):
                     ax.axvline(half, color=colours[column], lw=1, ls="--")
