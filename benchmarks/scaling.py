@@ -122,8 +122,10 @@ def main(arguments=None) -> None:
         fits = common.in_turn(contenders, size.rounds)
     common.record(
         [
-            common.row(size, "scaling", f"seconds of {phase}", f"{axis} {sizes[axis][0]} to {sizes[axis][-1]}",
-                       fits[phase, axis], "exponent")
+            common.row(
+                size, "scaling", f"seconds of {phase}", axis, fits[phase, axis],
+                f"exponent, {sizes[axis][0]} to {sizes[axis][-1]} {axis}",
+            )
             for phase, axis in fits
         ]
     )  # fmt: skip
