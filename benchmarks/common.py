@@ -129,7 +129,11 @@ def row(size: Size, benchmark: str, subject: str, peer: str, values: Sequence[fl
     numbers = dict(zip(("ratio", "low", "high"), (middle.value, middle.low, middle.high), strict=True))
     rounded = {name: float(f"{number:.3g}") for name, number in numbers.items()}
     described = {"benchmark": benchmark, "subject": subject, "peer": peer, "unit": unit}
-    return {**described, **rounded, "source": f"{benchmark}.py{' --quick' * size.quick}, {size.tasks * 8} rollouts, {size.rounds} rounds"}
+    return {
+        **described,
+        **rounded,
+        "source": f"{benchmark}.py{' --quick' * size.quick}, {size.tasks * 8} rollouts, {size.rounds} rounds",
+    }
 
 
 def record(rows: Sequence[dict], table: Path = TABLE) -> None:

@@ -55,9 +55,7 @@ def rollout_func(run: Run, engine: common.HfGenerate):
         c, step = run.config, next(steps)
         first = step * len(prompts) // c.rollout.group_size
         groups = [first + i // c.rollout.group_size for i in range(len(prompts))]
-        jobs = [
-            Job(tasks[name], g, derive_seed(c.seed, "episode", g)) for name, g in zip(prompts, groups, strict=True)
-        ]
+        jobs = [Job(tasks[name], g, derive_seed(c.seed, "episode", g)) for name, g in zip(prompts, groups, strict=True)]
         engine.model = trainer.accelerator.unwrap_model(trainer.model)
         seed = derive_seed(c.seed, "rollout", step, 0)
         rows = play(engine, run.codec, run.world, jobs, c.env, c.rollout, seed, predict="nothing")
@@ -65,7 +63,9 @@ def rollout_func(run: Run, engine: common.HfGenerate):
         return {
             "prompt_ids": [row.tokens[:start] for row, start in zip(rows, starts, strict=True)],
             "completion_ids": [row.tokens[start:] for row, start in zip(rows, starts, strict=True)],
-            "env_mask": [[int(x == Role.ACTION) for x in r.roles[start:]] for r, start in zip(rows, starts, strict=True)],
+            "env_mask": [
+                [int(x == Role.ACTION) for x in r.roles[start:]] for r, start in zip(rows, starts, strict=True)
+            ],
             "logprobs": None,
             "reward": [row.reward for row in rows],
         }
@@ -146,7 +146,9 @@ def main(arguments=None) -> None:
                 ours = time.perf_counter() - start
                 generated = f"{engine.tokens} tokens in {engine.seconds:.2f} s"
                 print(f"{TRL}: {theirs:.2f} s, generating {generated}", file=sys.stderr)
-                print(f"{OURS}: {ours:.2f} s, {metrics['sampled_tokens']} tokens, {metrics['seconds']}", file=sys.stderr)
+                print(
+                    f"{OURS}: {ours:.2f} s, {metrics['sampled_tokens']} tokens, {metrics['seconds']}", file=sys.stderr
+                )
                 if state.global_step > 1:
                     costs[TRL].append(theirs)
                     costs[OURS].append(ours)

@@ -2,10 +2,10 @@
 
     python benchmarks/rollout.py [--quick]      # in an environment with vLLM (.venv-vllm), else without that peer
 
-All play the same episodes (8 rollouts of each of 8 tasks) in lock-step with the same loop (`lfo.rollout.play`), the embedded base and an untrained
-adapter, which changes no token. Counted are the tokens of the actions; the seconds are those of whole episodes,
-environment and tokenizer included. Each contender has a process of its own, so that no library's threads or settings
-reach another.
+All play the same episodes (8 rollouts of each of 8 tasks) in lock-step with the same loop (`lfo.rollout.play`), the
+embedded base and an untrained adapter, which changes no token. Counted are the tokens of the actions; the seconds are
+those of whole episodes, environment and tokenizer included. Each contender has a process of its own, so that no
+library's threads or settings reach another.
 
 - `generate`, as trainers use it: in every turn it reads the whole history again, padded on the left, with the peft
   adapter active, or merged into the base. It is spared the log-probabilities that the others return.
