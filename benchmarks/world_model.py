@@ -1,0 +1,72 @@
+"""What the world model adds to a training step: seconds with it over seconds without it.
+
+    python benchmarks/world_model.py [--quick]
+
+Every contender is a training run on the embedded base (`lfo.train.Run.advance`: sample 8 rollouts of each of 8 tasks,
+learn, publish) that samples the same tasks with the same seeds. With learning rates of 0 all the work is done and
+nothing moves, so that `none` and `shared` see the same trajectories; `imagine` has its imagined tokens besides.
+
+- `all groups`: the policy learns from every group. Then the replies that `shared` learns with the template
+  `trajectory` are in rows that the policy's forward pass reads anyway.
+- `dynamic sampling`: as in training, the policy learns from the groups in which some rollouts succeed and some fail.
+  Of an untrained policy that is a part of them, while the world model always learns from all.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import common
+
+from lfo.config import NO_WORLD_MODEL
+from lfo.train import Run
+
+CALLS = {"world_model.template": "call", "world_model.probes": 0}
+ARMS = {
+    "none": NO_WORLD_MODEL,
+    "shared, in the policy's pass": {
+        **CALLS, "world_model.coupling": "shared", "world_model.template": "trajectory", "world_model.updates": 0,
+    },
+    "shared, calls": {**CALLS, "world_model.coupling": "shared", "world_model.updates": 0},
+    "imagine, calls": {**CALLS, "world_model.coupling": "imagine", "world_model.updates": 0},
+    "imagine, calls, 20 replay updates": {**CALLS, "world_model.coupling": "imagine", "world_model.updates": 20},
+}  # fmt: skip
+GROUPS = {"all groups": common.EveryGroup, "dynamic sampling": Run}
+
+
+def main(arguments=None) -> None:
+    size = common.size(__doc__, arguments)
+    with tempfile.TemporaryDirectory() as folder:
+        runs = {
+            (groups, arm): kind(size.settings(**overrides), Path(folder) / groups / arm)
+            for groups, kind in GROUPS.items()
+            for arm, overrides in ARMS.items()
+        }
+        for run in runs.values():
+            run.publish()
+
+        def seconds(run: Run) -> float:
+            start = time.perf_counter()
+            metrics = run.advance()
+            print(f"  kept {metrics['groups_kept']} groups, {metrics['seconds']}", file=sys.stderr)
+            return time.perf_counter() - start
+
+        costs = common.in_turn({name: lambda _, run=run: seconds(run) for name, run in runs.items()}, size.rounds)
+    common.record(
+        [
+            common.row(
+                size, "world_model", f"{arm} ({groups})", f"none ({groups})",
+                common.ratios(costs[groups, arm], costs[groups, "none"]), "x the seconds of a step",
+            )
+            for groups in GROUPS
+            for arm in ARMS
+            if arm != "none"
+        ]
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
