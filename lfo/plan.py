@@ -299,7 +299,7 @@ def torch_engine_items(shape: Shape, config: RunConfig) -> list[Item]:
     return [
         Item("engine: base and merged copies", 4 * shape.parameters * (1 + _adapters(config))),
         Item("engine: a copy being merged", 4 * shape.parameters, (PUBLISH,)),
-        Item("engine: KV cache", cache, (ROLLOUT,)),
+        Item("engine: KV cache", cache, (ROLLOUT, LOSS, BACKWARD) if r.asynchronous else (ROLLOUT,)),
     ]
 
 

@@ -187,6 +187,12 @@ def test_the_torch_engine_keeps_what_was_planned(make_config, toy_path, toy_adap
     assert weights == items["engine: base and merged copies"]
 
 
+def test_a_cache_that_is_used_while_the_learner_learns(make_config, toy_path):
+    settings = {"rollout.asynchronous": True, "policy.tis_cap": 2.0}
+    items = torch_engine_items(shape_of(str(toy_path)), make_config(**settings))
+    assert {"loss", "backward"} <= set(items[-1].moments)
+
+
 # --- what follows from the settings ----------------------------------------------------------
 
 
