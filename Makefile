@@ -12,7 +12,7 @@ BENCH  := .venv-bench
 BENCHMARKS := context_growth world_model scaling dapo_step
 
 NOTEBOOKS  := 01_data_generation 02_baseline_dapo 03_dual_lora 04_transfer_eval 05_lambda_ablation \
-              06_wm_probing
+              06_wm_probing 07_scaling
 # Layers 0-4 (lfo/__init__.py): the part of the library that must be covered.
 CORE       := config records statistics world tools simulator env base tokens distributed objectives sampling schedule
 comma      := ,

@@ -11,7 +11,7 @@ Import order, lowest layer first (``tests/test_layout.py`` enforces it)::
     6  evaluate  train  transfer  probing              measurements; the only loop; finished runs, frozen
     7  figures  probing_figures  ablation_figures      result files -> figures, tables
     7  diagnostics  render                             advice on lambda; rollouts as HTML
-    7  sweep  estimate  plan  cli                      many runs; how long they take; GPU memory; command line
+    7  sweep  estimate  plan  scaling  cli             many runs; how long they take; GPU memory; command line
 """
 
 __version__ = "0.1.0"

@@ -189,6 +189,8 @@ class RolloutConfig:
     servers: tuple[str, ...] = ()  # addresses of engine "server", such as http://127.0.0.1:8000
     dtype: str = "float32"  # float32 | bfloat16: of vLLM's weights and arithmetic; the torch engine is always float32
     gpu_memory: float = 0.4  # engine "vllm": share of the GPU's memory for weights and KV cache
+    # the next step's rollouts are sampled while the learner learns, one version behind; needs policy.tis_cap
+    asynchronous: bool = False
     row_streams: bool = False  # a random stream per rollout, not per batch: any number of processes samples the same
 
     def __post_init__(self):
@@ -203,6 +205,11 @@ class RolloutConfig:
             raise ConfigError("rollout.engine 'server' and rollout.servers, the addresses, must be given together.")
         if bad := [url for url in self.servers if not url.startswith(("http://", "https://"))]:
             raise ConfigError(f"rollout.servers has '{bad[0]}'; give addresses such as http://127.0.0.1:8000.")
+        if self.asynchronous and self.engine == "vllm":
+            raise ConfigError(
+                "engine 'vllm' sleeps while the learner learns: set rollout.engine to 'server' for"
+                " rollouts beside it, or rollout.asynchronous to false."
+            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -262,6 +269,10 @@ class RunConfig:
             )
         if self.policy.internalise > 0 and self.world_model.coupling != "imagine":
             raise ConfigError("policy.internalise is about imagined tokens: set world_model.coupling to 'imagine'.")
+        if self.rollout.asynchronous and self.policy.tis_cap == 0:
+            raise ConfigError(
+                "asynchronous rollouts are a version behind: set policy.tis_cap, which corrects for it, to 2, say."
+            )
         if self.policy.surprise > 0 and self.world_model.predict == "nothing":
             raise ConfigError("policy.surprise needs a world model: set world_model.predict to 'phone' or more.")
         if self.world_model.coupling == "dream" and self.env.reward != "binary":

@@ -3,13 +3,15 @@
 A launcher (`accelerate launch`, `torchrun`) starts the processes; FSDP2 keeps a share of every weight
 in each (fully sharded data parallelism, Zhao et al. 2023, arXiv 2304.11277). Whatever is decided from
 gathered data is decided alike everywhere, so all processes meet in the same collectives in the same
-order. Alone, which is the usual case, nothing here changes what it is given.
+order; what a second thread of each process gathers goes over a channel of its own. Alone, which is the
+usual case, nothing here changes what it is given.
 """
 
 from __future__ import annotations
 
 import datetime
 import os
+import threading
 from collections.abc import Hashable, Sequence
 
 import torch
@@ -20,6 +22,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.utils import get_total_norm
 
 PATIENCE = datetime.timedelta(hours=2)  # for the slowest process: rollouts of a step take unequal times
+_beside: dist.ProcessGroup | None = None  # over which threads other than the main one gather
 
 
 def start(device: str = "cpu") -> None:
@@ -28,6 +31,8 @@ def start(device: str = "cpu") -> None:
         # `accelerate launch` may switch this on; every process loads the base itself, whatever the launcher says
         os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = "false"
         PartialState(cpu=torch.device(device).type == "cpu", timeout=PATIENCE)
+        global _beside
+        _beside = dist.new_group(backend="gloo", timeout=PATIENCE)
 
 
 def size() -> int:
@@ -62,7 +67,8 @@ def gather(value) -> list:
     if size() == 1:
         return [value]
     values: list = [None] * size()
-    dist.all_gather_object(values, value)
+    group = None if threading.current_thread() is threading.main_thread() else _beside
+    dist.all_gather_object(values, value, group)
     return values
 
 

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
-from peft.helpers import disable_input_dtype_casting
+from peft.tuners.tuners_utils import BaseTunerLayer
 from peft.utils.save_and_load import get_peft_model_state_dict
 from safetensors.torch import save_file
 from torch.nn.utils import clip_grads_with_norm_
@@ -84,6 +84,10 @@ class Learner:
             torch.manual_seed(derive_seed(config.seed, "init", WORLD_MODEL))
             self.model.add_adapter(WORLD_MODEL, self._lora())
             self.adapters.append(WORLD_MODEL)
+        if config.model.autocast:
+            for layer in self.model.modules():
+                if isinstance(layer, BaseTunerLayer):  # autocast casts as needed, also what is computed again
+                    layer.cast_input_dtype_enabled = False
         if d.gradient_checkpointing:  # transformers renamed it
             enable = getattr(base, "activation_checkpointing_enable", None) or base.gradient_checkpointing_enable
             enable({"use_reentrant": False})
@@ -432,7 +436,7 @@ class _Scorer(torch.nn.Module):
         there they are made again.
         """
         precision = torch.autocast(tokens.device.type, torch.bfloat16) if self.autocast else contextlib.nullcontext()
-        with precision, disable_input_dtype_casting(self.model, active=self.autocast):  # autocast casts as needed
+        with precision:
             body = self.model.get_base_model().model
             hidden = body(tokens, attention_mask=attention, use_cache=False).last_hidden_state[:, :-1][picked]
             targets = tokens[:, 1:][picked]

@@ -87,7 +87,8 @@ def tis_weights(learner_logprobs: torch.Tensor, sampler_logprobs: torch.Tensor, 
     """Truncated importance weight of each sampled token (Yao et al. 2025): min(p_learner / p_sampler, cap).
 
     logprobs: (N,), of the same weights in the learner and in the sampler, which compute in other
-    precisions or with other kernels. The cap bounds the variance at the price of a small bias.
+    precisions or with other kernels, or whose weights are older (`rollout.asynchronous`). The cap
+    bounds the variance at the price of a small bias.
 
     >>> tis_weights(torch.tensor([0.5, 0.1, 0.3]).log(), torch.tensor([0.25, 0.1, 0.6]).log(), cap=1.5)
     tensor([1.5000, 1.0000, 0.5000])

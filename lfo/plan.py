@@ -23,8 +23,9 @@ kept activations   M L (what a layer keeps), or M L h w with gradient checkpoint
 bf16 weights       2 (weights of the linear layers): autograd keeps the copies that        loss, backward
                    autocast makes of an fp32 base; 2 (one layer) with checkpointing
 one layer          M (what a layer keeps): computed again; with checkpointing only         backward
-layer gradients    M m (c + 4 + 6 or 8 or 0): of the MLP's inner values through base and   backward
-                   adapter, or of eager attention's scores if they need more
+layer gradients    M m (c + 2, 4 or 4): of the MLP's inner values through base and         backward
+                   adapter (under autocast: without, with dropout; without autocast), or
+                   of eager attention's scores if they need more
 logits             12 N V: fp32 logits, log-softmax and gradient at N positions; N is M    loss
                    or distributed.logit_chunk; and 2 h V for the head's bf16 copy
 =================  ======================================================================  ==================
@@ -189,18 +190,24 @@ class GpuPlan:
 
 @dataclasses.dataclass(frozen=True)
 class _Numbers:
-    """Sizes in bytes: `base`, `compute` and `lora` of a number, `mask` of an element that dropout decides on."""
+    """Sizes in bytes: `base`, `compute` and `lora` of a number, those of the adapters' inputs (`norm`, `inner`), and
+    the `masks` of dropout by the size of the number that it decides on."""
 
     base: int
     compute: int
     lora: int
-    mask: int
+    norm: int  # from a norm: inputs of queries, keys, values, gate and up
+    inner: int  # from attention or the MLP's inner values
+    masks: dict[int, int]
 
     @classmethod
     def of(cls, model: ModelConfig, distributed: DistributedConfig, device: str) -> _Numbers:
         base = _bytes(distributed.base_dtype)
-        mask = 0 if not model.dropout else 4 if device == "cpu" else 1  # fp32 on CPU, boolean on CUDA
-        return cls(base, 2 if model.autocast else base, 2 if model.autocast else 4, mask)
+        compute = 2 if model.autocast else base
+        lora = 2 if model.autocast else 4
+        seen = (base, compute) if model.autocast else (lora, lora)  # without autocast peft casts before dropout
+        masks = {n: n if device == "cpu" else 1 for n in (2, 4)}  # like the input on CPU, boolean on CUDA
+        return cls(base, compute, lora, *seen, masks if model.dropout else {2: 0, 4: 0})
 
 
 def _bytes(dtype: str) -> int:
@@ -214,7 +221,8 @@ def kept_per_token(
 
     norms        2 h in fp32, and (q + k) in fp32 where queries and keys are normalised
     adapters     for each adapted map its input as the adapter multiplies it, its dropout mask and the
-                 low-rank product; maps and adapters share an input that neither dropout nor a cast has copied
+                 low-rank product; maps and adapters share an input that neither dropout nor a cast has copied.
+                 Under autocast the learner keeps peft from casting inputs to fp32 first
     attention    eager: q for queries, repeated keys and values, and for every head and earlier token the
                  softmax in fp32 and as it is multiplied; sdpa: queries, result, keys and values (repeated
                  where rows are padded), log-sum-exp, and the mask where rows are padded
@@ -222,11 +230,15 @@ def kept_per_token(
     """
     h, q, k, m, c = shape.hidden, shape.query, shape.key, shape.inner, n.compute
     norms = 2 * h * 4 + ((q + k) * 4 if shape.qk_norm else 0)
-    inputs = [i for i, _ in shape.linears(model.targets)]
-    shared = not n.mask and n.base == n.compute == n.lora
-    distinct = [h, q] + ([h, m] if model.targets == "all-linear" else [])
-    multiplied = sum(distinct) if shared else active * sum(inputs)
-    adapters = multiplied * (n.mask + n.lora) + active * len(inputs) * model.rank * n.lora
+    everything = model.targets == "all-linear"
+    norm_inputs, inner_inputs = ([h] * 5, [q, m]) if everything else ([h] * 2, [q])
+    adapters = active * (len(norm_inputs) + len(inner_inputs)) * model.rank * n.lora
+    for inputs, distinct, size, own in (
+        (norm_inputs, [h] * (1 + everything), n.norm, n.base),
+        (inner_inputs, inner_inputs, n.inner, n.compute),
+    ):
+        shared = not n.masks[size] and own == size == n.lora
+        adapters += (sum(distinct) if shared else active * sum(inputs)) * (n.masks[size] + n.lora)
     if attention == "eager":
         scores = 3 * q * c + shape.heads * length * (4 if c == 4 else 4 + c)
     elif rows > 1:
@@ -239,13 +251,14 @@ def kept_per_token(
 def layer_gradients_per_token(shape: Shape, model: ModelConfig, n: _Numbers, length: int, attention: str) -> float:
     """Bytes per token that the backward pass of one layer needs beyond what was kept.
 
-    First the gradients of the MLP's inner values: through the base, and through the adapter in fp32, where
-    autocast and dropout make copies; then, when the MLP is done with, eager attention's scores.
+    First the gradients of the MLP's inner values: through the base, and through the adapter, where dropout
+    under autocast makes a copy; then, when the MLP is done with, eager attention's scores.
     """
     c, m = n.compute, shape.inner
     if model.targets == "all-linear":
-        mlp = m * (c + 4 + ((2 + (4 if n.mask else 0)) if model.autocast else 0))
-        done = m * (3 * c + n.mask + n.lora) + 2 * shape.hidden * (n.mask + n.lora)
+        mask = n.masks[n.inner]
+        mlp = m * (c + n.lora + (n.lora if mask and model.autocast else 0))
+        done = m * (3 * c + mask + n.lora) + 2 * shape.hidden * (n.masks[n.norm] + n.lora)
     else:
         mlp, done = 3 * m * c, 3 * m * c
     return max(mlp, shape.heads * length * (c + 4) - done if attention == "eager" else 0)
@@ -299,7 +312,7 @@ def torch_engine_items(shape: Shape, config: RunConfig) -> list[Item]:
     return [
         Item("engine: base and merged copies", 4 * shape.parameters * (1 + _adapters(config))),
         Item("engine: a copy being merged", 4 * shape.parameters, (PUBLISH,)),
-        Item("engine: KV cache", cache, (ROLLOUT,)),
+        Item("engine: KV cache", cache, (ROLLOUT, LOSS, BACKWARD) if r.asynchronous else (ROLLOUT,)),
     ]
 
 

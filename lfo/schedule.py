@@ -1,7 +1,7 @@
 """Who learns in which step, and what waits for its turn (DESIGN section 4). Bookkeeping alone: nothing is learned here.
 
 Whoever waits gets what it missed at its next turn, so that numbers of updates are those of `joint`. Rollouts that
-wait stay on-policy: the policy does not move before its turn.
+wait grow no staler: the policy does not move before its turn.
 """
 
 from __future__ import annotations

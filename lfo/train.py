@@ -7,7 +7,9 @@ A run is a folder, written by the first of its processes (`lfo.distributed`)::
 
 Every random draw is seeded by (run seed, what it is for, step), so a run that was killed and
 resumed writes the same metrics as one that was not, bit for bit on the same machine; only the
-entries under "seconds" differ.
+entries under "seconds" differ. That holds for asynchronous rollouts, too (`rollout.asynchronous`): a step's rollouts
+are sampled while the step before is learned, with the adapters that were published before that, and are done before
+the next are published. No version ever depends on who was faster, and nothing is under way at a checkpoint.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
 
@@ -37,7 +40,7 @@ from lfo.config import RunConfig, as_dict, build, completed, derive_seed
 from lfo.evaluate import behaviour, play_tasks, reply_rows, rule_accuracy, success_rows
 from lfo.learner import POLICY, CheckpointError, Learner, ReplayBuffer
 from lfo.objectives import group_advantages, overlong_penalty
-from lfo.records import Task, Trajectory, read_jsonl, write_jsonl
+from lfo.records import Task, Trajectory, from_dict, read_jsonl, write_jsonl
 from lfo.rollout import Engine, group_jobs, make_engine, play
 from lfo.sampling import TaskStream, by_group, disguised, informative, shuffled
 from lfo.schedule import Due, turns
@@ -47,8 +50,23 @@ from lfo.world import World, generate_world
 REPORTED_PACKAGES = ("torch", "transformers", "peft", "numpy")
 
 
+@dataclasses.dataclass
+class Sampled:
+    """All rollouts and probes of a step. version: of the adapters that sampled them; tokens: generated for them, by all
+    processes; rate: tokens per second."""
+
+    rows: list[Trajectory]
+    version: int
+    tokens: int
+    rate: float
+
+
 class Run:
-    """State of one training run; `advance` is one step of the loop."""
+    """State of one training run; `advance` is one step of the loop.
+
+    Sampling has a position of its own (`stream`, `groups`, `sampled`, the steps that were sampled for): with
+    asynchronous rollouts it is a step ahead of what was learned (`tasks_seen`, `step`).
+    """
 
     def __init__(self, config: RunConfig, folder: str | Path, world: World | None = None, device: str = "cpu"):
         self.config, self.folder = config, Path(folder)
@@ -62,13 +80,10 @@ class Run:
         self.called = {task.task_id: self.world.companies[task.company_id] for task in tasks}
         self.names = sorted({company.name.split()[0] for company in self.called.values()})
         self.step, self.groups, self.version = 0, 0, 0
+        self.sampled = self.tasks_seen = 0
+        self.ahead: Sampled | None = None  # rollouts of the next step
         self.evaluated_at = -1
         self.seconds: dict[str, float] = {}
-
-    @property
-    def tasks_seen(self) -> int:
-        """Sampled tasks so far, those that dynamic sampling dropped included."""
-        return self.stream.position
 
     @property
     def done(self) -> bool:
@@ -79,27 +94,31 @@ class Run:
     def advance(self) -> dict:
         """Sample, learn, publish; returns the step's metrics."""
         self.seconds = {}
-        tokens_before, trained_before = self.engine.generated_tokens, self.learner.trained_tokens
+        trained_before = self.learner.trained_tokens
         factor = lr_factor(self.tasks_seen, self.config.task_budget, self.config.warmup_tasks)
-        with self._timed("rollout"):
-            kept, rows = self.sample_groups()
-        (generated,) = distributed.totals(self.engine.generated_tokens - tokens_before)
-        rate = generated / self.seconds["rollout"]
+        if self.ahead is None:
+            with self._timed("rollout"):
+                self.ahead = self._sample()
+        now, self.ahead = self.ahead, None
+        staleness = {"staleness": self.version - now.version} if self.config.rollout.asynchronous else {}
+        rows, kept = now.rows, _kept(now.rows)
+        self.tasks_seen += len(by_group(rows))
+        before = self.engine.generated_tokens
         dreamt = self._dream()
+        dream_tokens = self.engine.generated_tokens - before
         self.engine.sleep()
-        surprise = self._surprise(kept) if self.config.policy.surprise > 0 else {}
-        calls = [call for row in rows for call in row.calls]
-        if self.config.world_model.shuffle:
-            calls = shuffled(calls, derive_seed(self.config.seed, "shuffle", self.step))
-        self.buffer.add(calls)  # before dynamic sampling drops groups: failed ones teach most
-        rows = [row for row in rows if not row.probe]
-        metrics = self._learn(kept + _informative(dreamt), rows, calls, factor)
+        with self._sampling_ahead():
+            surprise = self._surprise(kept) if self.config.policy.surprise > 0 else {}
+            calls = [call for row in rows for call in row.calls]
+            if self.config.world_model.shuffle:
+                calls = shuffled(calls, derive_seed(self.config.seed, "shuffle", self.step))
+            self.buffer.add(calls)  # before dynamic sampling drops groups: failed ones teach most
+            rows = [row for row in rows if not row.probe]
+            metrics = self._learn(kept + _informative(dreamt), rows, calls, factor)
         with self._timed("publish"):
             self.publish()
         self.step += 1
-        sampled, trained = distributed.totals(
-            self.engine.generated_tokens - tokens_before, self.learner.trained_tokens - trained_before
-        )
+        dream_tokens, trained = distributed.totals(dream_tokens, self.learner.trained_tokens - trained_before)
         lengths = [len(r.tokens) for r in rows]
         return {
             "kind": "step",
@@ -112,14 +131,36 @@ class Run:
             "calls_seen": len(self.buffer.examples),
             "tokens_per_rollout": sum(lengths) / len(lengths),
             "lr_factor": factor,
-            "sampled_tokens": int(sampled),
+            "sampled_tokens": now.tokens + int(dream_tokens),
             "trained_tokens": int(trained),
+            **staleness,
             **_dream_metrics(dreamt),
             **surprise,
             **metrics,
             "seconds": {k: round(v, 3) for k, v in self.seconds.items()},
-            "tokens_per_second": rate,
+            "tokens_per_second": now.rate,
         }
+
+    def _sample(self) -> Sampled:
+        """The rollouts of the first step that has none."""
+        version, tokens, began = self.version, self.engine.generated_tokens, time.perf_counter()
+        _, rows = self.sample_groups()
+        self.sampled += 1
+        tokens = sum(distributed.gather(self.engine.generated_tokens - tokens))
+        return Sampled(rows, version, tokens, tokens / (time.perf_counter() - began))
+
+    @contextlib.contextmanager
+    def _sampling_ahead(self) -> Iterator[None]:
+        """With asynchronous rollouts, those of the next step are sampled beside what is done here, which may take
+        neither the engine nor the tasks. Ends when both are done."""
+        if not self.config.rollout.asynchronous or self.stream.position >= self.config.task_budget:
+            yield
+            return
+        with ThreadPoolExecutor(1, "rollouts") as beside:
+            ahead = beside.submit(self._sample)
+            yield
+            with self._timed("rollout"):
+                self.ahead = ahead.result()
 
     def sample_groups(self) -> tuple[list[Trajectory], list[Trajectory]]:
         """DAPO's dynamic sampling: (rollouts of informative groups, all rollouts and probes).
@@ -131,12 +172,12 @@ class Run:
         everything: list[Trajectory] = []
         for attempt in range(1 + c.max_refills):
             wanted = c.tasks_per_step - len(by_group(kept))
-            wanted = min(wanted, self.config.task_budget - self.tasks_seen)
+            wanted = min(wanted, self.config.task_budget - self.stream.position)
             if wanted <= 0:
                 break
             rows = self._play(self.stream.take(wanted), attempt)
             everything += rows
-            kept += _informative([row for row in rows if not row.probe])
+            kept += _kept(rows)
         return kept, everything
 
     def _play(self, tasks: list[Task], attempt: int) -> list[Trajectory]:
@@ -148,7 +189,7 @@ class Run:
             self.groups += 1
         return play(
             self.engine, self.codec, self.world, jobs, c.env, c.rollout,
-            derive_seed(c.seed, "rollout", self.step, attempt),
+            derive_seed(c.seed, "rollout", self.sampled, attempt),
             predict=c.world_model.predict, imagine=c.world_model.coupling == "imagine",
         )  # fmt: skip
 
@@ -303,6 +344,7 @@ class Run:
             "evaluated_at": self.evaluated_at,
             "calls": len(self.buffer.examples),
             "due": self.due.to_json(),
+            "ahead": json.dumps(self.ahead and dataclasses.asdict(self.ahead)),
             "metrics_lines": _line_count(self.folder / "metrics.jsonl"),
         }
         if not distributed.first():
@@ -345,9 +387,19 @@ class Run:
         self.buffer, self.due = ReplayBuffer(calls), Due.from_json(state.get("due", "{}"))
         self.stream.position, self.groups, self.step = state["position"], state["groups"], state["step"]
         self.version, self.evaluated_at = state["version"], state["evaluated_at"]
+        self._resume_ahead(json.loads(state.get("ahead", "null")))
         if distributed.first():
             _keep_lines(self.folder / "metrics.jsonl", state["metrics_lines"])
         return True
+
+    def _resume_ahead(self, data: dict | None) -> None:
+        """Take up the rollouts that were sampled ahead of a checkpoint; None: there were none."""
+        self.ahead = from_dict(Sampled, data, "what was sampled ahead") if data else None
+        rows = self.ahead.rows if self.ahead else []
+        for row in rows:
+            row.calls = [from_dict(CallExample, call, "a call") for call in row.calls]
+        self.sampled = self.step + bool(rows)
+        self.tasks_seen = self.stream.position - len(by_group(rows))
 
     # --- small things -------------------------------------------------------------------------
 
@@ -434,6 +486,11 @@ def train(
 def _informative(rows: Sequence[Trajectory]) -> list[Trajectory]:
     """The rollouts of the groups that have something to teach the policy."""
     return [row for group in by_group(rows).values() if informative(group) for row in group]
+
+
+def _kept(rows: Sequence[Trajectory]) -> list[Trajectory]:
+    """What the policy learns from among the rollouts of a step."""
+    return _informative([row for row in rows if not row.probe])
 
 
 def _dream_metrics(rows: Sequence[Trajectory]) -> dict[str, float]:

@@ -205,6 +205,8 @@ def test_overrides_are_as_strict_as_the_file(write):
         ),
         (WorldModelConfig, {"disguise": 1.5}, "it must be >= 0 and <= 1."),
         (WorldModelConfig, {"template": "trajectory", "coupling": "shared", "disguise": 0.5}, "the template 'call'."),
+        (RolloutConfig, {"asynchronous": True, "engine": "vllm"}, "engine 'vllm' sleeps while the learner learns: set"),
+        (RunConfig, {"rollout": RolloutConfig(asynchronous=True)}, "which corrects for it, to 2, say."),
         (WorldModelConfig, {"shuffle": True, "predict": "all"}, "set world_model.predict to 'phone'."),
         (WorldModelConfig, {"predict": "phones"}, "choose one of: nothing, phone, phone+form, all."),
     ],

@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -143,6 +144,17 @@ def coupled(config: RunConfig, **settings) -> RunConfig:
     return dataclasses.replace(config, world_model=dataclasses.replace(config.world_model, **settings))
 
 
+def gathered_by_two_threads(rank: int) -> list:
+    """What the main thread and another one gather at the same time, each process in another order."""
+    with ThreadPoolExecutor(1) as pool:
+        if rank == 0:
+            main = distributed.gather(f"main {rank}")
+            return [main, pool.submit(distributed.gather, f"other {rank}").result()]
+        other = pool.submit(distributed.gather, f"other {rank}")
+        time.sleep(0.5)  # it is there first
+        return [distributed.gather(f"main {rank}"), other.result()]
+
+
 def member(rank: int, port: int, folder: Path, config: RunConfig, rows: list, calls: list) -> None:
     """One of two processes: says what it finds, for the parent to compare."""
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2",
@@ -155,6 +167,7 @@ def member(rank: int, port: int, folder: Path, config: RunConfig, rows: list, ca
         "nobody": distributed.join(distributed.share([]), []),
         "totals": distributed.totals(rank, 10.5),
         "gathered": distributed.gather(f"from {rank}"),
+        "beside": gathered_by_two_threads(rank),
         "first": distributed.first(),
     }
     torch.save({"talk": talk, **findings(folder, config, rows, calls)}, folder / f"found_{rank}.pt")
@@ -202,6 +215,7 @@ def test_what_processes_tell_each_other(one_and_two):
     assert (first.pop("first"), second.pop("first")) == (True, False)
     assert first == second
     assert first["joined"] == ["a0", "a1", "b2", "b3", "c4", "a5", "d6"] and first["nobody"] == []
+    assert first["beside"] == [["main 0", "main 1"], ["other 0", "other 1"]]
     assert first["totals"] == [1.0, 21.0] and first["gathered"] == ["from 0", "from 1"]
 
 

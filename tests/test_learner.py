@@ -463,12 +463,13 @@ def test_chunked_logprobs_are_the_unchunked_ones(make_learner, rows, monkeypatch
     assert [len(t) for t in chunked.token_logprobs(nothing)] == [0, 0]
 
 
-def test_gradient_checkpointing_changes_no_gradient(make_learner, rows, calls, monkeypatch):
+@pytest.mark.parametrize("autocast", [False, True])
+def test_gradient_checkpointing_changes_no_gradient(make_learner, rows, calls, monkeypatch, autocast):
     """Dropout included: the masks of the second forward pass are those of the first."""
     grads = []
     for on in (False, True):
         settings = {"distributed.gradient_checkpointing": on, "distributed.micro_batch_tokens": 20}
-        learner = make_learner(**settings, **{"model.dropout": 0.2})
+        learner = make_learner(**settings, **{"model.dropout": 0.2, "model.autocast": autocast})
         passes = count_passes(learner)
         seen, _ = gradients_of_update(
             learner, monkeypatch, lambda x=learner: x.joint_update(rows, ADVANTAGES, calls, 1.0, 0)

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import gc
 from pathlib import Path
 
 import pytest
 import torch
-from torch.profiler import ProfilerActivity, profile
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config
 
 from lfo.cli import main
-from lfo.config import ConfigError, RunConfig, build, load_config
+from lfo.config import ConfigError, RunConfig, load_config
 from lfo.learner import POLICY, Learner
 from lfo.plan import (
     BACKWARD,
     GIB,
     LOSS,
-    MOMENTS,
     SHAPE_CARDS,
     VLLM_WORKSPACE,
     GpuPlan,
@@ -33,6 +30,7 @@ from lfo.plan import (
     vllm_items,
 )
 from lfo.rollout import Prompt, TorchEngine
+from lfo.scaling import WAYS, random_base, update_peaks
 
 ROOT = Path(__file__).resolve().parents[1]
 SIZES = {
@@ -51,16 +49,8 @@ QWEN3 = Qwen3Config(**SIZES, tie_word_embeddings=False)
 
 @pytest.fixture(scope="module")
 def middling(tmp_path_factory):
-    """middling(vocabulary): a random Qwen3 whose activations outweigh odds and ends."""
-
-    @functools.cache
-    def make(vocabulary: int) -> Path:
-        path = tmp_path_factory.mktemp("middling")
-        config = Qwen3Config(**SIZES | {"vocab_size": vocabulary}, tie_word_embeddings=False, pad_token_id=0)
-        AutoModelForCausalLM.from_config(config).save_pretrained(path)
-        return path
-
-    return make
+    """middling(vocabulary): `random_base`."""
+    return functools.cache(lambda vocabulary: random_base(tmp_path_factory.mktemp("middling"), vocabulary))
 
 
 # --- shapes ----------------------------------------------------------------------------------
@@ -95,7 +85,7 @@ def test_cards_have_the_published_parameters():
 def test_a_card_stands_in_for_a_base_that_is_not_here(middling, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("lfo.base.cached_file", lambda *_: None)
-    assert shape_of(str(middling(1024))) == Shape.of(QWEN3)
+    assert shape_of(middling(1024)) == Shape.of(QWEN3)
     assert shape_of("Qwen/Qwen3-8B-Base") == shape_of("models/qwen3-8b/") == SHAPE_CARDS["qwen3-8b"]
     path = tmp_path / "SmolLM2-135M-Instruct.Q4_1.gguf"
     path.touch()
@@ -108,68 +98,12 @@ def test_a_card_stands_in_for_a_base_that_is_not_here(middling, tmp_path, monkey
 # --- against measured peaks ------------------------------------------------------------------
 
 
-def measured_peak(action) -> int:
-    """The most bytes that `action` has allocated at a time, as torch's CPU allocator saw it."""
-    gc.collect()
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
-        action()
-    events = [e for e in profiled.profiler.kineto_results.events() if e.name() == "[memory]"]
-    now = peak = 0
-    for event in sorted(events, key=lambda e: e.start_ns()):
-        now += event.nbytes()
-        peak = max(peak, now)
-    return peak
-
-
-SHORT, LONG = (256, 250, 240, 256), (1024,)
-WAYS = [  # coupling, vocabulary, autocast, checkpointing, attention, dropout, targets, base_dtype, lengths, logit_chunk
-    ("none", 1024, True, False, "eager", 0.0, "all-linear", "float32", SHORT),  # as on a laptop
-    ("none", 1024, False, False, "eager", 0.05, "qvo", "float32", SHORT),
-    ("none", 1024, True, True, "eager", 0.05, "all-linear", "float32", SHORT),
-    ("none", 1024, False, True, "eager", 0.0, "qvo", "float32", LONG),  # the scores decide
-    ("none", 1024, True, True, "sdpa", 0.05, "all-linear", "bfloat16", LONG),  # as configs/qwen3_8b.yaml, on a GPU
-    ("none", 1024, True, False, "sdpa", 0.05, "all-linear", "bfloat16", SHORT),
-    ("none", 1024, False, True, "sdpa", 0.0, "qvo", "float32", SHORT),
-    ("none", 8192, True, True, "sdpa", 0.05, "all-linear", "float32", LONG),  # the logits decide
-    ("none", 32_768, True, True, "sdpa", 0.0, "all-linear", "bfloat16", LONG, 256),  # so do those of a chunk
-    ("stacked", 1024, True, False, "eager", 0.05, "all-linear", "float32", SHORT),  # through both adapters
-    ("stacked", 1024, False, True, "eager", 0.0, "qvo", "float32", SHORT),
-]
-
-
-@pytest.mark.parametrize("way", WAYS, ids=str)
-def test_an_update_needs_what_was_planned(middling, make_trajectory, way):
-    """Within 10% of the measured peak of a whole update, the memory that was there before not counted."""
-    coupling, vocabulary, autocast, checkpointing, attention, dropout, targets, dtype, lengths, *chunk = way
-    base = str(middling(vocabulary))
-    data = {
-        "model": {"base": base, "autocast": autocast, "dropout": dropout, "targets": targets},
-        "rollout": {"max_tokens": max(lengths)},
-        "distributed": {
-            "micro_batch_tokens": 1024,
-            "gradient_checkpointing": checkpointing,
-            "base_dtype": dtype,
-            "logit_chunk": sum(chunk),
-        },
-        "world_model": {"coupling": coupling, "predict": "nothing" if coupling == "none" else "phone"},
-    }
-    config = build(RunConfig, data)
-    learner = Learner(config, 0)
-    learner.model.get_base_model().set_attn_implementation(attention)  # what GPUs use runs on CPU, too
-    rows = [make_trajectory([1] * 16, [2] * (n - 16)) for n in lengths]
-
-    def update():
-        learner.joint_update(rows, [1.0] * len(rows), [], 1.0, 0)
-
-    update()  # makes the optimizer's state
-    peak = measured_peak(update)
-    items = learner_items(shape_of(base), config, "cpu", attention)
-    needed = max(sum(i.bytes for i in items if m in i.moments and i.moments != MOMENTS) for m in (LOSS, BACKWARD))
-    assert needed == pytest.approx(peak, rel=0.1)
-    there = sum(p.nbytes for p in learner.model.parameters())
-    there += sum(t.nbytes for average in learner.averages.values() for t in average)
-    there += 2 * sum(p.nbytes for name in learner.adapters for p in learner.parameters(name))  # Adam's moments
-    assert sum(i.bytes for i in items if i.moments == MOMENTS) == pytest.approx(there, rel=0.001)
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.name)
+def test_an_update_needs_what_was_planned(middling, way):
+    """Within 10% of the measured peak of a whole update, and exactly what was there before."""
+    found = update_peaks(way, middling(way.vocabulary))
+    assert found["planned"] == pytest.approx(found["measured"], rel=0.1)
+    assert found["planned_before"] == pytest.approx(found["measured_before"], rel=0.001)
 
 
 def test_the_torch_engine_keeps_what_was_planned(make_config, toy_path, toy_adapters):
@@ -185,6 +119,12 @@ def test_the_torch_engine_keeps_what_was_planned(make_config, toy_path, toy_adap
     assert cache == items["engine: KV cache"]
     weights = sum(p.nbytes for model in engine._models.values() for p in model.parameters())
     assert weights == items["engine: base and merged copies"]
+
+
+def test_a_cache_that_is_used_while_the_learner_learns(make_config, toy_path):
+    settings = {"rollout.asynchronous": True, "policy.tis_cap": 2.0}
+    items = torch_engine_items(shape_of(str(toy_path)), make_config(**settings))
+    assert {"loss", "backward"} <= set(items[-1].moments)
 
 
 # --- what follows from the settings ----------------------------------------------------------

@@ -24,7 +24,7 @@ from lfo.config import NO_WORLD_MODEL, ConfigError
 from lfo.rollout import Prompt, TorchEngine, UnknownAdapter, VllmServerEngine, make_engine, server_engine
 from lfo.rollout.engine import version_name
 from lfo.rollout.server_engine import NoServerLeft, ServerRefused, serve_command
-from lfo.train import train
+from lfo.train import Run, train
 
 NO_STOP = 1_000_000  # a token that is never sampled
 
@@ -375,6 +375,26 @@ def test_a_run_whose_servers_all_die_goes_on_as_if_they_had_not(start, make_conf
     assert 0 < len(steps) < 4
     train(config(start(base_path)), tmp_path / "run", progress=False)
     assert metrics_of(tmp_path / "run") == metrics_of(tmp_path / "reference")
+
+
+def test_servers_answer_while_the_learner_learns(start, make_config, base_path, tmp_path, monkeypatch):
+    """With asynchronous rollouts the first update of a run waits for a request that is answered beside it."""
+    server = start(base_path)
+    settings = {"model.base": str(base_path), "levels": [1], "env.max_turns": 2, "policy.tis_cap": 2.0}
+    settings |= {"rollout.engine": "server", "rollout.servers": [server.url], "rollout.asynchronous": True}
+    run = Run(make_config(**settings, **NO_WORLD_MODEL), tmp_path)
+    learn = run._learn
+
+    def beside(*args):
+        answered, deadline = len(server.answered), time.monotonic() + 60
+        while run.step == 0 and len(server.answered) == answered:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        return learn(*args)
+
+    monkeypatch.setattr(run, "_learn", beside)
+    run.publish()
+    assert [run.advance()["staleness"] for _ in range(2)] == [0, 1] and run.done
 
 
 def test_the_config_chooses_the_engine(start, make_config):

@@ -256,6 +256,111 @@ def test_adapters_of_a_run_that_left_no_checkpoint_do_not_stay(config, tmp_path,
     assert not stale.exists()
 
 
+# --- asynchronous rollouts -------------------------------------------------------------------
+
+
+BEHIND = {"rollout.asynchronous": True, "policy.tis_cap": 2.0, "rollout.group_size": 4, "rollout.tasks_per_step": 2}
+
+
+def waiting(act, this: threading.Event, done: threading.Event | None = None):
+    """`act`, begun when `this` has happened; then `done` happens."""
+
+    def late(*args, **kwargs):
+        assert this.wait(60)
+        result = act(*args, **kwargs)
+        if done:
+            done.set()
+        return result
+
+    return late
+
+
+def in_order(run: Run, learner_first: bool) -> Run:
+    """A run in which the learner waits until the rollouts beside it are done, or they for it."""
+    learn, sample = run._learn, run._sample
+
+    def advance():
+        sampled, learned = threading.Event(), threading.Event()
+        last = run.stream.position >= run.config.task_budget
+        if run.ahead is None:  # nothing stands beside the first step's own rollouts
+            run.ahead = sample()
+        if learner_first or last:
+            sampled.set()
+            run._sample, run._learn = waiting(sample, learned), waiting(learn, sampled, learned)
+        else:
+            learned.set()
+            run._sample, run._learn = waiting(sample, learned, sampled), waiting(learn, sampled)
+        return Run.advance(run)
+
+    run.advance = advance
+    return run
+
+
+@pytest.mark.parametrize("coupling", ["imagine", "dream"])
+def test_it_does_not_matter_who_is_faster(config, tmp_path, bills, coupling):
+    """Learner or rollouts first: same rollouts, same metrics but for the clock, same weights; staleness 0, 1, 1."""
+    settings = BEHIND | {"world_model.coupling": coupling, "world_model.dream_after": 0, "world_model.dreams": 1}
+    seen = []
+    for learner_first in (True, False):
+        run = Run(config(**settings, **{"task_budget": 5}), tmp_path / str(learner_first), bills)
+        in_order(run, learner_first).publish()
+        steps = []
+        while not run.done:
+            steps.append(run.advance())
+        assert [s["tasks"] for s in steps] == [2, 4, 5] and [s["staleness"] for s in steps] == [0, 1, 1]
+        assert any("policy/loss" in s for s in steps[1:]) and run.stream.position == 5 and run.ahead is None
+        for step in steps:
+            del step["seconds"], step["tokens_per_second"]
+        seen.append((steps, weights_of(run.folder)))
+    (ours, mine), (theirs, others) = seen
+    assert ours == theirs and all(same(mine[name], others[name]) for name in mine)
+
+
+def test_rollouts_are_one_version_behind(config, tmp_path, bills):
+    """The second of three steps is sampled with the untrained adapters, as in a run that learns nothing."""
+    frozen = {"policy.learning_rate": 0.0, "world_model.learning_rate": 0.0, "rollout.asynchronous": False}
+    steps = {}
+    for name, more in {"behind": {}, "untrained": frozen}.items():
+        run = Run(config(**BEHIND | more, **{"task_budget": 6}), tmp_path / name, bills)
+        rows = run_through(run)
+        assert len(rows) == 3 * 2 * 4 and run.sampled == run.step == 3
+        steps[name] = [[row.tokens for row in rows[i : i + 8]] for i in (0, 8, 16)]
+    assert steps["behind"][:2] == steps["untrained"][:2] and steps["behind"][2] != steps["untrained"][2]
+
+
+def test_killed_with_rollouts_ahead_it_is_the_uninterrupted_run(config, tmp_path, bills, monkeypatch):
+    """Two steps after the last checkpoint; what was sampled ahead of it is in it, calls and all."""
+    settings = BEHIND | {"world_model.coupling": "imagine", "checkpoint_every": 2, "eval_splits": ["train"]}
+    settings = config(**settings, **{"task_budget": 9, "eval_every": 4})
+    train(settings, tmp_path / "whole", bills, progress=False)
+
+    def log(run, rows):
+        written(run, rows)
+        if run.step == 4:
+            raise SystemExit  # nothing is saved on the way out
+
+    written = Run.log
+    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+        patch.setattr(Run, "log", log)
+        train(settings, tmp_path / "killed", bills, progress=False)
+    assert [p.name for p in (tmp_path / "killed" / "checkpoints").iterdir()] == ["step-000002.pt"]
+    train(settings, tmp_path / "killed", bills, progress=False)
+    ours, theirs = tmp_path / "killed", tmp_path / "whole"
+    assert metrics_of(ours) == metrics_of(theirs) and (ours / "calls.jsonl").read_text()
+    assert (ours / "calls.jsonl").read_bytes() == (theirs / "calls.jsonl").read_bytes()
+    assert all(same(weights_of(ours)[name], weights_of(theirs)[name]) for name in (POLICY, WORLD_MODEL))
+    assert [r["staleness"] for r in metrics_of(ours) if r["kind"] == "step"] == [0, 1, 1, 1, 1]
+
+
+def test_rollouts_that_fail_ahead_stop_the_run(config, tmp_path, bills, monkeypatch):
+    run = Run(config(**BEHIND), tmp_path, bills)
+    run.publish()
+    run.ahead = run._sample()
+    monkeypatch.setattr(run, "_play", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        run.advance()
+
+
 # --- coupling none, the whole loop -----------------------------------------------------------
 
 
@@ -522,18 +627,19 @@ def test_uninformative_groups_are_replaced_and_counted(dealt):
     kept, everything = run.sample_groups()
     assert run.rounds == [(0, 4), (1, 2), (2, 1)]
     assert sorted({row.group for row in kept}) == [0, 2, 5, 6]
-    assert len(everything) == 14 and run.tasks_seen == 7
+    assert len(everything) == 14 and run.stream.position == 7
 
 
 def test_refilling_has_an_end(dealt):
     run = dealt([], **{"rollout.tasks_per_step": 4, "rollout.max_refills": 2})
     assert run.sample_groups()[0] == []
-    assert run.rounds == [(0, 4), (1, 4), (2, 4)] and run.tasks_seen == 12
+    assert run.rounds == [(0, 4), (1, 4), (2, 4)] and run.stream.position == 12
 
 
 def test_refilling_stays_within_the_budget(dealt):
     run = dealt([], **{"rollout.tasks_per_step": 4, "rollout.max_refills": 2, "task_budget": 6})
-    run.sample_groups()
+    run.publish()
+    run.advance()
     assert run.rounds == [(0, 4), (1, 2)] and run.tasks_seen == 6 and run.done
 
 
@@ -739,7 +845,7 @@ def test_learning_rate_without_a_warm_up():
 def test_when_an_evaluation_is_due(config, tmp_path, tiny, evaluated_at, seen, due):
     """At the start, whenever a multiple of 8 tasks was passed, and at the end of 20."""
     run = Run(config(task_budget=20, eval_every=8), tmp_path, tiny)
-    run.evaluated_at, run.stream.position = evaluated_at, seen
+    run.evaluated_at, run.tasks_seen = evaluated_at, seen
     assert _evaluation_due(run) is due
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import json
 import os
 import random
 import shutil
@@ -22,13 +23,15 @@ import pytest
 import torch
 from peft import PeftModel
 
+import lfo.rollout
 from lfo.base import load_base
-from lfo.config import EnvConfig, RolloutConfig
+from lfo.config import NO_WORLD_MODEL, EnvConfig, RolloutConfig, RunConfig
 from lfo.learner import Learner
 from lfo.records import StopReason
 from lfo.rollout import Job, Prompt, TorchEngine, UnknownAdapter, VllmEngine, VllmServerEngine, make_engine, play
-from lfo.rollout.server_engine import serve_command
+from lfo.rollout.server_engine import NoServerLeft, serve_command
 from lfo.rollout.vllm_engine import EngineMissing
+from lfo.train import train
 
 needs_vllm = pytest.mark.skipif(
     importlib.util.find_spec("vllm") is None,
@@ -261,25 +264,30 @@ def test_a_missing_vllm_is_named(config, monkeypatch):
 # --- servers ---------------------------------------------------------------------------------
 
 
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+def start_server(config: RunConfig, port: int, folder: Path) -> tuple[subprocess.Popen, str, Path]:
+    """A real server: (process, url, log)."""
+    command, environment = serve_command(config, "127.0.0.1", port)
+    log = folder / "log.txt"
+    with log.open("w") as out:
+        process = subprocess.Popen(
+            command, env=os.environ | environment, stdout=out, stderr=out, start_new_session=True
+        )
+    return process, f"http://127.0.0.1:{port}", log
+
+
 @pytest.fixture(scope="module", autouse=True)
 def servers(config, tmp_path_factory):
-    """Two real servers, (process, url, log), started while the other tests run."""
+    """Two real servers, started while the other tests run."""
     if importlib.util.find_spec("vllm") is None:
         yield []
         return
-    with socket.socket() as a, socket.socket() as b:
-        for free in (a, b):
-            free.bind(("127.0.0.1", 0))
-        ports = [free.getsockname()[1] for free in (a, b)]
-    started = []
-    for port in ports:
-        command, environment = serve_command(config, "127.0.0.1", port)
-        log = tmp_path_factory.mktemp("server") / "log.txt"
-        with log.open("w") as out:
-            process = subprocess.Popen(
-                command, env=os.environ | environment, stdout=out, stderr=out, start_new_session=True
-            )
-        started.append((process, f"http://127.0.0.1:{port}", log))
+    started = [start_server(config, free_port(), tmp_path_factory.mktemp("server")) for _ in range(2)]
     yield started
     for process, _, _ in started:
         if process.poll() is None:
@@ -325,3 +333,45 @@ def test_real_servers_and_the_death_of_one(servers, first, adapters, torch_engin
     engine.load(adapters(2))  # the other one is enough to go on with
     names = {model["id"] for model in httpx.get(f"{servers[0][1]}/v1/models").json()["data"]}
     assert len(names) == 3 and engine.generate(prompts, 5) != expected
+
+
+def steps_of(folder: Path) -> list[dict]:
+    """The metrics of a run's steps without what depends on the clock."""
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    clocks = ("kind", "seconds", "tokens_per_second")
+    return [{k: v for k, v in row.items() if k not in clocks} for row in rows if row["kind"] == "step"]
+
+
+@needs_vllm
+def test_a_run_whose_real_server_is_killed_goes_on_as_if_it_had_not(
+    servers, make_config, config, tmp_path, monkeypatch
+):
+    """SIGKILL after the first checkpoint: the run stops, and resumes with another server to the undisturbed metrics."""
+    monkeypatch.setattr(lfo.rollout, "VllmServerEngine", lambda urls: VllmServerEngine(urls, patience_seconds=0.1))
+    servers.append(start_server(config, free_port(), tmp_path))
+
+    def served_by(url: str) -> RunConfig:
+        settings = {"model.base": config.model.base, "model.rank": 16, "policy.tis_cap": 2.0, "levels": [1]}
+        settings |= {"env.slack": 3, "env.max_turns": 4, "rollout.max_action_tokens": 32, "rollout.tasks_per_step": 1}
+        settings |= {"rollout.engine": "server", "rollout.servers": [url], "rollout.group_size": 4}
+        return make_config(**settings, **NO_WORLD_MODEL, **{"eval_splits": ["validation"]})
+
+    wait_until_healthy(*servers[0])
+    reference = train(served_by(servers[0][1]), tmp_path / "reference", progress=False)
+    victim, url, _ = servers[-1]
+    wait_until_healthy(*servers[-1])
+
+    def kill():
+        while not (tmp_path / "run" / "checkpoints" / "step-000001.pt").exists():
+            time.sleep(0.005)
+        os.killpg(victim.pid, signal.SIGKILL)
+
+    threading.Thread(target=kill, daemon=True).start()
+    with pytest.raises(NoServerLeft):
+        train(served_by(url), tmp_path / "run", progress=False)
+    assert 0 < len(steps_of(tmp_path / "run")) < 4
+    train(served_by(servers[0][1]), tmp_path / "run", progress=False)
+    ours, theirs = steps_of(tmp_path / "run"), steps_of(reference)
+    assert len(ours) == len(theirs) == 4
+    for mine, other in zip(ours, theirs, strict=True):
+        assert mine == pytest.approx(other, rel=0.01, abs=1e-4)
