@@ -324,9 +324,9 @@ def learning_curves(runs: Runs) -> plt.Figure:
             ax.fill_between(curves.index, curves.min(axis=1), curves.max(axis=1), color=colours[arm], alpha=0.15, lw=0)
         ax.axhline(0.7, color="grey", lw=1, ls=":")
         ax.set(title=title, xlabel="sampled tasks", ylim=(-0.02, 1.02))
-    axes[0].set_ylabel("success, greedy: median and range of the seeds")
+    axes[0].set_ylabel("success, greedy")
     drawn = [ax for ax in axes if ax.get_legend_handles_labels()[0]]
-    drawn[-1].legend(loc="upper left", fontsize="small")
+    drawn[-1].legend(loc="upper left", fontsize="small", title="median and range of", title_fontsize="small")
     fig.tight_layout()
     return fig
 
