@@ -313,7 +313,7 @@ def sweep_table(folders: Sequence[str | Path], split: str = "validation") -> pd.
 def learning_curves(runs: Runs) -> plt.Figure:
     """Success against sampled tasks on both splits: the median over the seeds, in a band from least to most."""
     data = frame(runs, "success", needed=True).query("level == 0")
-    fig, axes = plt.subplots(1, 2, figsize=(11, 4), sharey=True)
+    fig, axes = plt.subplots(1, 2, figsize=(13, 4), sharey=True)
     colours = dict(zip(runs, sns.color_palette(n_colors=len(runs)), strict=True))
     for ax, (split, title) in zip(axes, SPLIT_NAMES.items(), strict=True):
         part = data[data["split"] == split]
@@ -326,7 +326,13 @@ def learning_curves(runs: Runs) -> plt.Figure:
         ax.set(title=title, xlabel="sampled tasks", ylim=(-0.02, 1.02))
     axes[0].set_ylabel("success, greedy")
     drawn = [ax for ax in axes if ax.get_legend_handles_labels()[0]]
-    drawn[-1].legend(loc="upper left", fontsize="small", title="median and range of", title_fontsize="small")
+    drawn[-1].legend(
+        loc="upper left",
+        bbox_to_anchor=(1.01, 1),
+        fontsize="small",
+        title="median and range of",
+        title_fontsize="small",
+    )
     fig.tight_layout()
     return fig
 
