@@ -29,6 +29,7 @@ ARMS = {
     "none": NO_WORLD_MODEL,
     "shared, in the policy's pass": {
         **CALLS, "world_model.coupling": "shared", "world_model.template": "trajectory", "world_model.updates": 0,
+        "world_model.disguise": 0.0,
     },
     "shared, calls": {**CALLS, "world_model.coupling": "shared", "world_model.updates": 0},
     "imagine, calls": {**CALLS, "world_model.coupling": "imagine", "world_model.updates": 0},

@@ -30,6 +30,14 @@ def test_every_script_says_how_it_is_run(name, module, capsys):
     assert f"python benchmarks/{name}.py [--quick]" in capsys.readouterr().out
 
 
+def test_every_contender_of_the_world_model_is_a_run(module, monkeypatch):
+    """The laptop config changes with what is found out; what a benchmark overrides in it must still fit."""
+    monkeypatch.chdir(FOLDER.parent)
+    arms = {name: module("common").Size(1, 2, True).settings(**arm) for name, arm in module("world_model").ARMS.items()}
+    assert all(config.policy.learning_rate == config.world_model.learning_rate == 0 for config in arms.values())
+    assert {config.world_model.updates for name, config in arms.items() if "replay" not in name} == {0}
+
+
 def test_the_table_holds_rows_of_scripts_that_exist(module):
     table = pd.read_csv(FOLDER / "results.csv")
     assert list(table.columns) == module("common").COLUMNS
