@@ -662,7 +662,7 @@ def test_probes_teach_the_world_model_and_count_for_nothing_else(config, tmp_pat
     kept, rows = run.sample_groups()
     assert [row.probe for row in rows] == [True, False, False] * 2 and not any(row.probe for row in kept)
     metrics = run.advance()
-    assert (metrics["tasks"], metrics["groups_sampled"]) == (4, 2)
+    assert (metrics["tasks"], metrics["groups_sampled"]) == (2, 2)
 
 
 def test_a_step_without_an_informative_group_leaves_the_policy(dealt):
