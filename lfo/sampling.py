@@ -82,8 +82,9 @@ _DIRECTORY = re.compile(r"(?<=Directory: )[^.]+(?=\. Previous)")
 def disguised(state: str, reply: str, company: Company, names: Sequence[str], rng: random.Random) -> str:
     """A world model's prompt as text, with nothing in it that only this company has: what is left is its trade.
 
-    Another name's first word takes the place of the company's own; numbers are made up, the same for the same; the
-    directory is shuffled, and of the lines that neither the call nor the reply is about half are left out. Learned
+    One of `names` takes the place of the first word of the company's own (where they are those of other companies, one
+    in ten becomes a real one again); numbers are made up, the same for the same; the directory is shuffled, and of the
+    lines that neither the calls so far nor the reply are about half are left out. Learned
     with its true reply, this is a call at a company that nobody knows, so that the world model learns what is usual
     beside what is special (entities are anonymised to the same end in arXiv 1506.03340, section 2). Where the reply
     has numbers in it (a directory, a filled form) nothing is changed.
