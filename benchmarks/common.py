@@ -40,9 +40,13 @@ SETTINGS = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "MALLOC_MMAP_THRESHOLD_", "MAL
 class EveryGroup(Run):
     """A run that learns from every group, as if each had an advantage: all that is sampled is trained on."""
 
-    def sample_groups(self):
-        _, rows = super().sample_groups()
-        return rows, rows
+    def _learn(self, kept, rows, calls, factor):
+        return super()._learn(rows, rows, calls, factor)
+
+
+def plain_base() -> PreTrainedModel:
+    """The embedded base as transformers loads it, with fused attention: the peers are faster with it."""
+    return AutoModelForCausalLM.from_pretrained(BASE, dtype=torch.float32)
 
 
 class HfGenerate:
@@ -53,7 +57,7 @@ class HfGenerate:
 
     @classmethod
     def load_peft(cls, adapter: Path, merged: bool) -> HfGenerate:
-        model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(BASE, dtype=torch.float32), str(adapter))
+        model = PeftModel.from_pretrained(plain_base(), str(adapter))
         return cls((model.merge_and_unload() if merged else model).eval())
 
     def load(self, adapters: dict[str, Path]) -> None:

@@ -10,7 +10,8 @@ play the same episodes to the same ends. TRL's tool loop would add an answer tha
 With a learning rate of 0 both do all the work and sample the same tokens in every step, with the same random numbers.
 The run of lfo keeps the groups that dynamic sampling would drop, since TRL keeps them. Of TRL's settings the fastest
 here are used: no gradient checkpointing, no reference model, no second forward pass for old log-probabilities (the
-update is on-policy), micro-batches of 16.
+update is on-policy), fused attention, micro-batches of 16. A step in which the two did not sample as many tokens, or
+lfo did not learn from all of its own, stops the benchmark.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import time
 
 import common
 
-from lfo.base import load_base, load_tokenizer
+from lfo.base import load_tokenizer
 from lfo.config import NO_WORLD_MODEL, RunConfig, derive_seed
 from lfo.rollout import Job, play
 from lfo.sampling import TaskStream
@@ -105,7 +106,7 @@ def trl_trainer(run: Run, engine: common.HfGenerate, steps: int, callback, folde
         disable_tqdm=True,
     )
     return GRPOTrainer(
-        model=load_base(c.model.base),
+        model=common.plain_base(),
         processing_class=load_tokenizer(c.model.base),
         args=config,
         train_dataset=Dataset.from_dict({"prompt": [task.task_id for task in tasks]}),
@@ -144,6 +145,11 @@ def main(arguments=None) -> None:
                 theirs, start = time.perf_counter() - self.since, time.perf_counter()
                 metrics = run.advance()
                 ours = time.perf_counter() - start
+                everything = round(metrics["tokens_per_rollout"] * size.tasks * run.config.rollout.group_size)
+                if (metrics["sampled_tokens"], metrics["trained_tokens"]) != (engine.tokens, everything):
+                    raise RuntimeError(
+                        "lfo and TRL did not do the same work in this step; the ratio would mean nothing."
+                    )
                 generated = f"{engine.tokens} tokens in {engine.seconds:.2f} s"
                 print(f"{TRL}: {theirs:.2f} s, generating {generated}", file=sys.stderr)
                 print(
