@@ -4,7 +4,8 @@
 
 Every contender is a training run on the embedded base (`lfo.train.Run.advance`: sample 8 rollouts of each of 8 tasks,
 learn, publish) that samples the same tasks with the same seeds. With learning rates of 0 all the work is done and
-nothing moves, so that `none` and `shared` see the same trajectories; `imagine` has its imagined tokens besides.
+nothing moves, so that `none` and `shared` see the same trajectories. With `imagine` the policy reads imagined tokens
+and acts otherwise, in episodes that may be shorter: its ratio is the price of a step, not of the world model alone.
 
 - `all groups`: the policy learns from every group. Then the replies that `shared` learns with the template
   `trajectory` are in rows that the policy's forward pass reads anyway.
@@ -52,7 +53,8 @@ def main(arguments=None) -> None:
         def seconds(run: Run) -> float:
             start = time.perf_counter()
             metrics = run.advance()
-            print(f"  kept {metrics['groups_kept']} groups, {metrics['seconds']}", file=sys.stderr)
+            done = f"{metrics['sampled_tokens']} tokens sampled, {metrics['trained_tokens']} trained on"
+            print(f"  {done}, {metrics['seconds']}", file=sys.stderr)
             return time.perf_counter() - start
 
         costs = common.in_turn({name: lambda _, run=run: seconds(run) for name, run in runs.items()}, size.rounds)
