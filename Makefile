@@ -83,11 +83,12 @@ test: setup  ## ruff, pytest with coverage, and the notebooks in the smoke profi
 	@echo "== test 2/6: ruff format"
 	$(BIN)/ruff format --check .
 	@echo "== test 3/6: pytest"
-	MPLBACKEND=Agg $(BIN)/pytest --cov --cov-report=
+	MPLBACKEND=Agg OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile --cov --cov-report=
 	$(BIN)/coverage report
 	@echo "== test 4/6: layers 0-4 are covered to at least 90%"
 	$(BIN)/coverage report --include=$(CORE_FILES) --fail-under=90
 	@echo "== test 5/6: every cell of notebooks/ runs (profile smoke)"
+	@rm -rf build/smoke
 	LFO_PROFILE=smoke $(BIN)/pytest --nbval-lax --nbval-current-env --nbval-cell-timeout=600 notebooks
 	@echo "== test 6/6: real vLLM"
 	@if $(BIN)/python -c 'import sys, torch; sys.exit("+cpu" not in torch.__version__)'; then \
