@@ -175,6 +175,35 @@ def test_samples_from_one_context_are_samples_of_their_own(engine, plain):
     assert len({tuple(c.tokens[:6]) for c in completions}) == 6
 
 
+def test_sessions_that_begin_alike_read_it_once(engine, plain, monkeypatch):
+    """A group's rows share their prompt: it goes through the model once; from then on they are rows of their own."""
+    fed = []
+    forward = TorchEngine._forward
+    monkeypatch.setattr(
+        TorchEngine, "_forward", lambda self, m, s, ids, real: fed.append(ids) or forward(self, m, s, ids, real)
+    )
+    engine.end_sessions()
+    contexts = {k: [5, 6, 7] if k < 3 else [8, 9] for k in range(5)}
+    for turn in range(2):
+        prompts = [Prompt(list(c), "policy", 2 + k, NO_STOP, 1.0, session=k) for k, c in contexts.items()]
+        completions = engine.generate(prompts, turn)
+        assert all(agree(plain, p, c) for p, c in zip(prompts, completions, strict=True))
+        contexts = {k: [*c, *said.tokens, 3] for (k, c), said in zip(contexts.items(), completions, strict=True)}
+    assert fed[0].tolist() == [[5, 6, 7], [8, 9, 0]]
+    assert len({tuple(c) for c in contexts.values()}) == 5
+
+
+def test_rows_that_have_stopped_are_set_aside(engine, monkeypatch):
+    """The longest of four actions is decoded alone at its end."""
+    sizes = []
+    step = TorchEngine._step
+    monkeypatch.setattr(
+        TorchEngine, "_step", lambda self, m, s, ids, on: sizes.append(len(ids)) or step(self, m, s, ids, on)
+    )
+    engine.generate([Prompt([5, 6], "policy", n, NO_STOP, 1.0) for n in (1, 3, 3, 5)], 0)
+    assert sizes == [3, 3, 1, 1]
+
+
 def test_a_stop_token_ends_its_row_and_is_kept(engine):
     prompt = Prompt([5, 6, 7], "policy", 10, NO_STOP, 0.0)
     free = engine.generate([prompt], 0)[0].tokens
