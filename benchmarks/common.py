@@ -22,11 +22,12 @@ from pathlib import Path
 import pandas as pd
 import torch
 from peft import PeftModel
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM, LogitsProcessor, PreTrainedModel
 
 from lfo import statistics
 from lfo.config import EnvConfig, RunConfig, derive_seed, load_config
 from lfo.rollout import Completion, Job, Prompt
+from lfo.rollout.torch_engine import sample, uniform
 from lfo.train import Run, provenance
 from lfo.world import World
 
@@ -47,6 +48,20 @@ class EveryGroup(Run):
 def plain_base() -> PreTrainedModel:
     """The embedded base as transformers loads it, with fused attention: the peers are faster with it."""
     return AutoModelForCausalLM.from_pretrained(BASE, dtype=torch.float32)
+
+
+class Draws(LogitsProcessor):
+    """Leaves `generate` the one token that the torch engine draws from these logits, cheaper than its own sampling.
+
+    draws (B, longest), see `lfo.rollout.torch_engine.sample`; width: of the contexts.
+    """
+
+    def __init__(self, draws: torch.Tensor, temperature: float, width: int):
+        self.draws, self.temperature, self.width = draws, torch.tensor([[temperature]]), width
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        picked, _ = sample(scores, self.temperature, self.draws[:, input_ids.shape[1] - self.width])
+        return torch.full_like(scores, -torch.inf).scatter_(1, picked.unsqueeze(1), 0.0)
 
 
 class HfGenerate:
@@ -70,12 +85,12 @@ class HfGenerate:
     def generate(self, prompts: list[Prompt], seed: int) -> list[Completion]:
         """See `Engine.generate`. All prompts have the settings of the first; log-probabilities are left at 0."""
         width, first = max(len(p.tokens) for p in prompts), prompts[0]
-        torch.manual_seed(seed)
+        streams = [torch.Generator().manual_seed(seed)] * len(prompts)
         out = self.model.generate(
             input_ids=torch.tensor([[0] * (width - len(p.tokens)) + p.tokens for p in prompts]),
             attention_mask=torch.tensor([[0] * (width - len(p.tokens)) + [1] * len(p.tokens) for p in prompts]),
-            **({"temperature": first.temperature, "top_k": 0, "top_p": 1.0} if first.temperature else {}),
-            do_sample=first.temperature > 0,
+            logits_processor=[Draws(uniform(streams, first.max_new), first.temperature, width)],
+            do_sample=False,
             max_new_tokens=first.max_new,
             eos_token_id=first.stop,
             pad_token_id=0,

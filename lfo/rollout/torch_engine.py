@@ -10,6 +10,7 @@ turns, rows whose episode ended are dropped and gaps are closed.
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -92,12 +93,12 @@ class TorchEngine:
         stops = torch.tensor([row.stop for row in rows], device=self.device)
         budget = torch.tensor([row.max_new for row in rows], device=self.device)
         longest = max(row.max_new for row in rows)
-        draws = torch.stack([torch.rand(longest, generator=g, dtype=torch.float64) for g in streams]).to(self.device)
+        draws = uniform(streams, longest).to(self.device)
         said: list[Completion] = [Completion([], []) for _ in rows]
         part, index = session, torch.arange(len(rows), device=self.device)  # those not set aside, and who they are
         active, length, wholes = torch.ones_like(index, dtype=torch.bool), 0, []
         while True:
-            picked, scores = _sample(logits, temperature[index], draws[index, length])
+            picked, scores = sample(logits, temperature[index], draws[index, length])
             length += 1
             for i, token, score, speaks in zip(*(t.tolist() for t in (index, picked, scores, active)), strict=True):
                 if speaks:
@@ -166,7 +167,12 @@ class TorchEngine:
         return hidden
 
 
-def _sample(logits: torch.Tensor, temperature: torch.Tensor, draws: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def uniform(streams: Iterable[torch.Generator], count: int) -> torch.Tensor:
+    """Numbers in [0, 1), (B, count): row by row from each row's stream, which rows may share."""
+    return torch.stack([torch.rand(count, generator=stream, dtype=torch.float64) for stream in streams])
+
+
+def sample(logits: torch.Tensor, temperature: torch.Tensor, draws: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """One token per row and its log-probability; greedy where the temperature is 0.
 
     logits (B, V), temperature (B, 1), draws (B,) in [0, 1), at which the distribution function is inverted. The
