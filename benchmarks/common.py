@@ -127,11 +127,16 @@ def size(description: str, arguments: Sequence[str] | None = None, rounds: int =
 
 
 def in_turn(contenders: Mapping[str, Callable[[int], float]], count: int) -> dict[str, list[float]]:
-    """What each contender costs in each round. A contender is given the round's number; round 0 warms up."""
+    """What each contender costs in each round. A contender is given the round's number; round 0 warms up.
+
+    Every round begins with another contender, so that none always comes after the one that heats the caches or the
+    processor most.
+    """
     costs: dict[str, list[float]] = {name: [] for name in contenders}
     for number in range(count + 1):
-        for name, run in contenders.items():
-            cost = run(number)
+        names, first = [*contenders], number % len(contenders)
+        for name in names[first:] + names[:first]:
+            cost = contenders[name](number)
             print(f"round {number}  {name}: {cost:.4g}", file=sys.stderr, flush=True)
             if number:
                 costs[name].append(cost)

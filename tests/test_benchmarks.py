@@ -56,7 +56,7 @@ def test_contenders_take_turns_and_the_first_round_warms_up(module):
     calls = []
     contenders = {name: lambda n, name=name: calls.append((n, name)) or float(10 * n) for name in "ab"}
     costs = module("common").in_turn(contenders, 2)
-    assert calls == [(0, "a"), (0, "b"), (1, "a"), (1, "b"), (2, "a"), (2, "b")]
+    assert calls == [(0, "a"), (0, "b"), (1, "b"), (1, "a"), (2, "a"), (2, "b")]
     assert costs == {"a": [10.0, 20.0], "b": [10.0, 20.0]}
 
 
