@@ -60,6 +60,7 @@ results: setup  ## train and compare: runs notebook 03 on the embedded base, wri
 	@echo "== results: notebooks/03_dual_lora.ipynb -> results/03_dual_lora.ipynb"
 	$(PAPERMILL) notebooks/03_dual_lora.ipynb results/03_dual_lora.ipynb
 	@$(BIN)/lfo tidy results/03_dual_lora.ipynb
+	@$(BIN)/lfo readme
 	@echo "== results: the executed notebook is results/03_dual_lora.ipynb; metrics, tables and figures are in results/"
 
 notebooks: setup  ## run all notebooks in order, write results/
@@ -69,6 +70,7 @@ notebooks: setup  ## run all notebooks in order, write results/
 		$(PAPERMILL) notebooks/$$name.ipynb results/$$name.ipynb; \
 		$(BIN)/lfo tidy results/$$name.ipynb; \
 	done
+	@$(BIN)/lfo readme
 	@echo "== notebooks: the executed notebooks, metrics, tables and figures are in results/"
 
 science: setup  ## say how long everything takes, then run all notebooks; resumes where it was interrupted

@@ -154,6 +154,22 @@ def summary_table(runs: Runs) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["arm", "metric", "split", "median", "low", "high", "seeds", "source"])
 
 
+def headline_table(runs: Runs) -> pd.DataFrame:
+    """The summary in a row per arm: tasks to 70% and success at the smallest budget, median and 95% over the seeds."""
+    table = summary_table(runs)
+    budget = min(int(name.rpartition("_")[2]) for name in table["metric"] if name.startswith("success_at_"))
+    names = {"tasks_to_70": "tasks to 70%", f"success_at_{budget}": f"success after {budget} tasks"}
+    rows = []
+    for arm, one in table[table["metric"].isin(names)].groupby("arm", sort=False):
+        row = {"arm": arm, "seeds": one["seeds"].max()}
+        for split, companies in SPLIT_NAMES.items():
+            for cell in one[one["split"] == split].itertuples():
+                interval = f" [{cell.low}, {cell.high}]" if isinstance(cell.low, str) else ""
+                row[f"{names[cell.metric]}, {companies.split()[0]}"] = f"{cell.median}{interval}"
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
 def speedup_table(runs: Runs, baseline: str, threshold: float = 0.7) -> pd.DataFrame:
     """How many times fewer tasks than `baseline` every arm needs to `threshold`, by split (`statistics.Speedup`)."""
     data, rows = frame(runs, "success", needed=True).query("level == 0"), []
@@ -588,15 +604,21 @@ README_MARKS = ("<!-- results -->", "<!-- /results -->")
 
 
 def results_block(results: str | Path) -> str:
-    """README's results: the learning curves and the tables of notebook 03, as they lie in `results`."""
+    """README's results: what lies in `results` of notebook 04 (all arms, their controls) and of notebook 03."""
     results = Path(results)
-    tables = [(results / f"{name}.md").read_text() for name in ("03_tasks_to_threshold", "03_final_success")]
+    names = ("04_headline", "04_controls", "03_final_success")
+    headline, controls, levels = ((results / f"{name}.md").read_text().strip() for name in names)
     parts = [
-        f"![Success against sampled tasks]({results.name}/03_learning_curves.png)",
-        "Sampled tasks, dropped ones included, at the first evaluation at or above a threshold (median over seeds):",
-        tables[0].strip(),
-        "Success after the last task by level, greedy, pooled over the seeds, with Wilson 95% intervals:",
-        tables[1].strip(),
+        f"![Success against sampled tasks, by arm]({results.name}/04_learning_curves.png)",
+        "Success at known and at new companies, levels 1 and 2, greedy; sampled tasks, dropped ones included; median "
+        "and 95% interval over the seeds ([notebook 04](notebooks/04_transfer_eval.ipynb)):",
+        headline,
+        "Against the controls, seed by seed, the area under the learning curve; `lead` is the median difference to the "
+        "`rival` that comes closest:",
+        controls,
+        "What `make results` trains, by level, pooled over its seeds, with Wilson 95% intervals "
+        f"([curves]({results.name}/03_learning_curves.png)):",
+        levels,
     ]
     return "\n\n".join(parts)
 

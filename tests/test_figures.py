@@ -163,6 +163,18 @@ def test_summary_by_hand(runs, tmp_path, monkeypatch):
     assert source == "plain-0/metrics.jsonl;plain-1/metrics.jsonl" and all(map(os.path.exists, source.split(";")))
 
 
+def test_headline_by_hand(runs):
+    """A row per arm, at the smallest budget; a single seed has no interval."""
+    table = figures.headline_table({"plain": runs["plain"], "dual": runs["dual"], "one": runs["dual"][:1]})
+    assert list(table.columns) == [
+        "arm", "seeds", "tasks to 70%, known", "success after 80 tasks, known", "tasks to 70%, new",
+        "success after 80 tasks, new",
+    ]  # fmt: skip
+    known = table.set_index("arm").iloc[:, :3].to_numpy().tolist()
+    assert known[1] == [3, "80 [40, >80]", "0.8 [0.6, 0.9]"]
+    assert known[2] == [1, "80", "0.9"]
+
+
 def test_arms_are_read_at_the_budget_of_the_shorter_one(runs):
     """A run of `plain` was stopped after 40 tasks: `dual` is read there too, `plain` not at 80."""
     path = runs["plain"][1] / "metrics.jsonl"
