@@ -55,7 +55,7 @@ $(STAMP): pyproject.toml
 	@touch $@
 	@echo "== setup: done; to work in it: . $(BIN)/activate"
 
-results: setup  ## train and compare: runs notebook 03 on the embedded base, writes results/
+results: setup  ## train and compare: runs notebook 03 on the embedded base, writes results/ and README's tables
 	@mkdir -p results
 	@echo "== results: notebooks/03_dual_lora.ipynb -> results/03_dual_lora.ipynb"
 	$(PAPERMILL) notebooks/03_dual_lora.ipynb results/03_dual_lora.ipynb

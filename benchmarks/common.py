@@ -1,6 +1,6 @@
 """What the benchmarks share: contenders timed in turn, rows of results.csv, facts about the machine.
 
-Contenders run in turn (A B A B ...) in one run of one script, so that whatever else the machine does hits all of
+Contenders run in turn (A B B A ...) in one run of one script, so that whatever else the machine does hits all of
 them; what counts is the ratio within a round. A row holds the median of the rounds' ratios and the 95% interval of
 `lfo.statistics.median`, a percentile bootstrap over the rounds: with few rounds, their smallest and largest ratio.
 
@@ -86,10 +86,11 @@ class HfGenerate:
         """See `Engine.generate`. All prompts have the settings of the first; log-probabilities are left at 0."""
         width, first = max(len(p.tokens) for p in prompts), prompts[0]
         streams = [torch.Generator().manual_seed(seed)] * len(prompts)
+        draws = Draws(uniform(streams, first.max_new), first.temperature, width)
         out = self.model.generate(
             input_ids=torch.tensor([[0] * (width - len(p.tokens)) + p.tokens for p in prompts]),
             attention_mask=torch.tensor([[0] * (width - len(p.tokens)) + [1] * len(p.tokens) for p in prompts]),
-            logits_processor=[Draws(uniform(streams, first.max_new), first.temperature, width)],
+            **({"logits_processor": [draws]} if first.temperature else {}),
             do_sample=False,
             max_new_tokens=first.max_new,
             eos_token_id=first.stop,
@@ -129,8 +130,7 @@ def size(description: str, arguments: Sequence[str] | None = None, rounds: int =
 def in_turn(contenders: Mapping[str, Callable[[int], float]], count: int) -> dict[str, list[float]]:
     """What each contender costs in each round. A contender is given the round's number; round 0 warms up.
 
-    Every round begins with another contender, so that none always comes after the one that heats the caches or the
-    processor most.
+    Every round begins with another contender: none is always the first, or the last.
     """
     costs: dict[str, list[float]] = {name: [] for name in contenders}
     for number in range(count + 1):

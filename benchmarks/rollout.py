@@ -8,7 +8,7 @@ those of whole episodes, environment and tokenizer included. Each contender has 
 library's threads or settings reach another.
 
 - `generate`, as trainers use it: in every turn it reads the whole history again, padded on the left, with the peft
-  adapter active, or merged into the base. It is spared the log-probabilities that the others return.
+  adapter active, or merged into the base. It returns no log-probabilities.
 - vLLM: the project's own vLLM engine, with prefix caching in blocks of 32 tokens, its fastest setting here.
 - `sampled` is at temperature 1, as in training, with the engines' own random streams (`generate` draws the torch
   engine's tokens). `greedy` is at temperature 0, where all say the same, token for token, and vLLM needs no seeds.

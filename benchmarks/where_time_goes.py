@@ -3,7 +3,7 @@
     python benchmarks/where_time_goes.py [--quick]
 
 `read` feeds what is new in a turn, `step` adds one token to every row. A row that has said its action is computed all
-the same until the longest one of its turn is said: `in use` are the rows of all steps that still had something to say.
+the same until a quarter of the rows have: `in use` are the rows of all steps that still had something to say.
 """
 
 from __future__ import annotations

@@ -35,7 +35,8 @@ peft's LoRA. All rows are taken as full, all their tokens as actions: an upper b
 are tested against the peak of real updates on CPU, within 10% (tests/test_plan.py).
 
 **Torch engine**, in the learner's process: 4 P (1 + A), the base and a merged copy for every adapter, and
-4 P more while one is being merged; 4 (2 k L) S of KV cache for every rollout of a step.
+4 P more while one is being merged; 2 times 4 (2 k L) (S + R) of KV cache for every rollout of a step: with
+room for R tokens (`lfo.rollout.kv_cache.ROOM`), and again for the rows that go on when others are set aside.
 
 **vLLM**: its share of the GPU, of which b P / t are weights, b A a adapters, and the rest, less its
 workspace, KV cache: b (2 k L) / t for every token that is in it, with b bytes as in rollout.dtype. A
@@ -54,6 +55,7 @@ from transformers import AutoConfig, PretrainedConfig
 
 from lfo.base import source
 from lfo.config import ConfigError, DistributedConfig, ModelConfig, RunConfig
+from lfo.rollout.kv_cache import ROOM
 
 GIB = 2**30
 ROLLOUT, LOSS, BACKWARD, PUBLISH = MOMENTS = ("rollout", "loss", "backward", "publish")
@@ -308,7 +310,7 @@ def _adapters(config: RunConfig) -> int:
 
 def torch_engine_items(shape: Shape, config: RunConfig) -> list[Item]:
     r = config.rollout
-    cache = 4 * 2 * shape.key * shape.layers * r.max_tokens * r.tasks_per_step * r.group_size
+    cache = 2 * 4 * 2 * shape.key * shape.layers * (r.max_tokens + ROOM) * r.tasks_per_step * r.group_size
     return [
         Item("engine: base and merged copies", 4 * shape.parameters * (1 + _adapters(config))),
         Item("engine: a copy being merged", 4 * shape.parameters, (PUBLISH,)),

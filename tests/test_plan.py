@@ -106,17 +106,25 @@ def test_an_update_needs_what_was_planned(middling, way):
     assert found["planned_before"] == pytest.approx(found["measured_before"], rel=0.001)
 
 
-def test_the_torch_engine_keeps_what_was_planned(make_config, toy_path, toy_adapters):
-    """A session of a step's rollouts that has grown to max_tokens, and the models it is decoded with."""
+def test_the_torch_engine_keeps_what_was_planned(make_config, toy_path, toy_adapters, monkeypatch):
+    """A session of a step's rollouts that grows to max_tokens, some set aside, and the models it is decoded with."""
     config = make_config(**{"rollout.max_tokens": 40})
     rows = config.rollout.tasks_per_step * config.rollout.group_size
     items = {item.name: item.bytes for item in torch_engine_items(shape_of(str(toy_path)), config)}
     engine = TorchEngine(toy_path)
     engine.load(toy_adapters)
-    engine.generate([Prompt([5] * 32, POLICY, 9, -1, 1.0, session=i) for i in range(rows)], 0)
-    (session,) = engine._sessions.values()
-    cache = sum(layer.keys.nbytes + layer.values.nbytes for layer in session.cache.layers)
-    assert cache == items["engine: KV cache"]
+    held, step = [], TorchEngine._step
+
+    def watched(self, model, part, tokens, active):
+        logits = step(self, model, part, tokens, active)
+        sessions = {id(s): s for s in (part, *self._sessions.values())}.values()
+        held.append(sum(buffer.nbytes for s in sessions for layer in s.cache.layers for buffer in layer.room or ()))
+        return logits
+
+    monkeypatch.setattr(TorchEngine, "_step", watched)
+    new = [3] + [9] * (rows - 1)
+    engine.generate([Prompt([5 + i] * 31, POLICY, n, -1, 1.0, session=i) for i, n in enumerate(new)], 0)
+    assert 0.5 * items["engine: KV cache"] < max(held) <= items["engine: KV cache"]
     weights = sum(p.nbytes for model in engine._models.values() for p in model.parameters())
     assert weights == items["engine: base and merged copies"]
 

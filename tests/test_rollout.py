@@ -18,7 +18,7 @@ from peft import PeftModel
 from lfo.base import load_base
 from lfo.config import EnvConfig, ModelConfig, RolloutConfig, WorldModelConfig
 from lfo.records import StopReason
-from lfo.rollout import Completion, Job, Prompt, TorchEngine, UnknownAdapter, play
+from lfo.rollout import Completion, Job, Prompt, TorchEngine, UnknownAdapter, kv_cache, play
 from lfo.sampling import empty_handed_call
 from lfo.simulator import PHRASINGS
 from lfo.tokens import CHAT_IMAGINED, Role, load_codec, segments
@@ -66,8 +66,9 @@ def agree(plain, prompt: Prompt, completion: Completion) -> bool:
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6, 0.0])
-def test_a_session_gives_what_a_full_forward_gives(engine, plain, temperature):
+def test_a_session_gives_what_a_full_forward_gives(engine, plain, temperature, monkeypatch):
     """Rows of different lengths grow by different amounts over four turns, stop apart, leave and change places."""
+    monkeypatch.setattr(kv_cache, "ROOM", 2)  # used up all the time
     rng = random.Random(0)
     engine.end_sessions()
     contexts = {key: [rng.randrange(1000) for _ in range(2 + 5 * key)] for key in range(5)}

@@ -6,11 +6,11 @@ import torch
 import torch.nn.functional as F
 from transformers import Cache, DynamicLayer
 
-ROOM = 32  # tokens by which a full cache is extended
+ROOM = 32  # tokens that a full cache is given room for beyond those that are added
 
 
 class _Layer(DynamicLayer):
-    """Keys and values (B, heads, T, D) as the beginning of larger buffers: to append copies only what is new."""
+    """Keys and values (B, heads, T, D) in larger buffers: while there is room, only what is new is copied."""
 
     room: list[torch.Tensor] | None = None
 
@@ -32,16 +32,16 @@ class _Layer(DynamicLayer):
 
 
 class Session:
-    """The KV cache of a batch of rows, each with a key of its own.
+    """The KV cache of a batch of rows, each with a name of its own.
 
     Row i has consumed `consumed[i]` tokens; `mask` (B, T) marks the slots of the cache that hold one of them.
     """
 
-    def __init__(self, keys: list, device: torch.device):
-        self.keys = keys
-        self.consumed = [0] * len(keys)
+    def __init__(self, names: list, device: torch.device):
+        self.names = names
+        self.consumed = [0] * len(names)
         self.cache = Cache(layer_class_to_replicate=_Layer)
-        self.mask = torch.zeros(len(keys), 0, dtype=torch.long, device=device)
+        self.mask = torch.zeros(len(names), 0, dtype=torch.long, device=device)
 
     def compact(self) -> None:
         """Close the gaps that padding left: every row's real slots move to the front, in order.
@@ -58,7 +58,7 @@ class Session:
 
     def part(self, index: torch.Tensor) -> Session:
         """A session of these rows only."""
-        part = Session([self.keys[i] for i in index.tolist()], self.mask.device)
+        part = Session([self.names[i] for i in index.tolist()], self.mask.device)
         part.consumed = [self.consumed[i] for i in index.tolist()]
         part.mask = self.mask[index]
         for layer in self.cache.layers:
@@ -70,14 +70,11 @@ class Session:
         """What the rows of a `part` have consumed since, for the same `index`; the other rows get gaps."""
         start = self.mask.shape[1]
         for layer, own in zip(self.cache.layers, part.cache.layers, strict=True):
-            new = [
-                t.new_zeros(len(self.keys), *t.shape[1:]) for t in (own.keys[:, :, start:], own.values[:, :, start:])
-            ]
-            for wide, narrow in zip(new, (own.keys, own.values), strict=True):
-                wide[index] = narrow[:, :, start:]
-            layer.update(*new)
-        gap = self.mask.new_zeros(len(self.keys), part.mask.shape[1] - start)
-        gap[index] = part.mask[:, start:]
-        self.mask = torch.cat([self.mask, gap], dim=1)
+            layer.update(*(self._spread(new[:, :, start:], index) for new in (own.keys, own.values)))
+        self.mask = torch.cat([self.mask, self._spread(part.mask[:, start:], index)], dim=1)
         for i, consumed in zip(index.tolist(), part.consumed, strict=True):
             self.consumed[i] = consumed
+
+    def _spread(self, rows: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        """These rows at their places among all, zeros elsewhere."""
+        return rows.new_zeros(len(self.names), *rows.shape[1:]).index_copy_(0, index, rows)

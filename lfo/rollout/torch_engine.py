@@ -3,8 +3,8 @@
 Every adapter is merged into its own fp32 copy of the pristine base (never into live weights, so
 no rounding accumulates). The KV cache of a session lives across the turns of an episode: new
 tokens are appended as one chunk for all rows (shorter rows are padded and masked), then the rows
-are decoded in lock-step, and those that have said their action are set aside meanwhile. Between
-turns, rows whose episode ended are dropped and gaps are closed.
+are decoded in lock-step, and those that have said their action are set aside as soon as they are
+a quarter. Between turns, rows whose episode ended are dropped and gaps are closed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lfo.base import load_base
 from lfo.rollout.engine import Completion, Prompt, require_adapters, require_folder, row_seeds
 from lfo.rollout.kv_cache import Session
 
-SET_ASIDE = 0.25  # once this share of the rows has stopped, the others go on without them
+SET_ASIDE = 0.25  # once this share of the rows that are decoded has stopped, the others go on without them
 
 
 class TorchEngine:
@@ -39,7 +39,9 @@ class TorchEngine:
         """
         self.device = torch.device(device)
         self._pristine = load_base(base, device).eval()
-        self._pristine.set_attn_implementation("sdpa")  # copies no keys and values for the query heads of their group
+        self._pristine.set_attn_implementation(
+            "sdpa"
+        )  # from transformers 5.23, a step copies no keys for a group's heads
         self._models: dict[str, PreTrainedModel] = {"base": self._pristine}
         self._sessions: dict[str, Session] = {}
         self._chunk, self._row_streams = chunk, row_streams
@@ -75,12 +77,12 @@ class TorchEngine:
         return [done[i] for i in range(len(prompts))]
 
     def _session(self, adapter: str, rows: list[Prompt]) -> Session:
-        keys = [row.session for row in rows]
+        names = [row.session for row in rows]
         session = self._sessions.get(adapter)
-        if session is None or not set(keys) <= set(session.keys):
-            session = self._sessions[adapter] = Session(keys, self.device)
-        elif keys != session.keys:
-            index = torch.tensor([session.keys.index(key) for key in keys], device=self.device)
+        if session is None or not set(names) <= set(session.names):
+            session = self._sessions[adapter] = Session(names, self.device)
+        elif names != session.names:
+            index = torch.tensor([session.names.index(name) for name in names], device=self.device)
             session = self._sessions[adapter] = session.part(index)
         session.compact()
         return session
@@ -96,7 +98,7 @@ class TorchEngine:
         draws = uniform(streams, longest).to(self.device)
         said: list[Completion] = [Completion([], []) for _ in rows]
         part, index = session, torch.arange(len(rows), device=self.device)  # those not set aside, and who they are
-        active, length, wholes = torch.ones_like(index, dtype=torch.bool), 0, []
+        active, length = torch.ones_like(index, dtype=torch.bool), 0
         while True:
             picked, scores = sample(logits, temperature[index], draws[index, length])
             length += 1
@@ -108,13 +110,13 @@ class TorchEngine:
             if not active.any():
                 break
             if active.float().mean() <= 1 - SET_ASIDE:
-                places = active.nonzero().squeeze(1)
-                wholes.append((part, places))
-                part, index, picked, active = part.part(places), index[places], picked[places], active[places]
+                if part is not session:  # a part of the whole, not of a part: two caches at most
+                    session.take_back(part, index)
+                index, picked, active = index[active], picked[active], active[active]
+                part = session.part(index)
             logits = self._step(model, part, picked, active)
-        for whole, places in reversed(wholes):
-            whole.take_back(part, places)
-            part = whole
+        if part is not session:
+            session.take_back(part, index)
         self.generated_tokens += sum(len(completion.tokens) for completion in said)
         return said
 
