@@ -27,7 +27,7 @@ from lfo.rollout import Job, TorchEngine, play
 from lfo.tokens import SPECIAL_TOKENS, TokenizerError, load_codec
 
 ROOT = Path(__file__).resolve().parents[1]
-TASKS, ROLLOUTS = 64, 4
+TASKS, ROLLOUTS = 64, 16
 
 
 # --- loading ---------------------------------------------------------------------------------

@@ -324,7 +324,7 @@ def copy_accuracy(model, codec, documents) -> dict[str, float]:
 # --- what was made ---------------------------------------------------------------------------
 
 
-def judge(folder: Path, tasks: int = 64, rollouts: int = 4) -> dict:
+def judge(folder: Path, tasks: int = 64, rollouts: int = 16) -> dict:
     """The bars of the shipped weights on the experiments' world, sampled at temperature 1, nothing trained."""
     codec, engine, real = Codec.load(folder), TorchEngine(folder), world.generate_world(0)
     jobs = [
