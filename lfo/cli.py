@@ -23,36 +23,46 @@ def build_parser() -> argparse.ArgumentParser:
         prog="lfo", description="Learning from Observation: agents that learn from replies."
     )
     commands = parser.add_subparsers(dest="command", required=True)
+    _add_environment(commands)
+    _add_training(commands)
+    _add_measuring(commands)
+    _add_writing(commands)
+    return parser
 
+
+def _add_environment(commands) -> None:
+    """Commands that need no model."""
     generate = commands.add_parser("generate", help="write companies, rules, profiles and tasks as JSONL")
     generate.add_argument("--seed", type=int, default=0, help="world seed")
     generate.add_argument("--out", type=Path, default=Path("data/world"))
     generate.set_defaults(act=_generate)
 
+    play = commands.add_parser("play", help="play one episode yourself, or watch a reference policy")
+    play.add_argument("--task", default="train-000")
+    play.add_argument("--policy", default="", help="reference policy; without it you type the actions")
+    play.add_argument("--seed", type=int, default=0)
+    play.set_defaults(act=_play)
+
+
+def _add_training(commands) -> None:
+    """Commands that train, or prepare it."""
     plan = commands.add_parser("plan", help="what a run needs of every GPU's memory, and whether it fits")
     plan.add_argument("--config", type=Path, required=True)
-    plan.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="e.g. distributed.gpu_gib=80")
+    _add_settings(plan, "e.g. distributed.gpu_gib=80")
     plan.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     plan.set_defaults(act=_plan)
 
     train = commands.add_parser("train", help="train, resuming where the run folder already holds a part")
     train.add_argument("--config", type=Path, default=Path("configs/laptop.yaml"))
     train.add_argument("--run", type=Path, required=True, help="run folder")
-    train.add_argument(
-        "--set",
-        nargs="*",
-        action="extend",
-        default=[],
-        metavar="NAME=VALUE",
-        help="e.g. seed=1 policy.learning_rate=1e-3",
-    )
+    _add_settings(train, "e.g. seed=1 policy.learning_rate=1e-3")
     train.add_argument("--device", default="cpu", help="cpu or cuda")
     train.add_argument("--quiet", action="store_true", help="no progress bar")
     train.set_defaults(act=_train)
 
     serve = commands.add_parser("serve", help="start a vLLM server that fits a run, for rollout.engine=server")
     serve.add_argument("--config", type=Path, required=True, help="of the run")
-    serve.add_argument("--set", nargs="*", action="extend", default=[], metavar="NAME=VALUE", help="as for the run")
+    _add_settings(serve, "as for the run")
     serve.add_argument("--host", default="127.0.0.1", help="0.0.0.0 to be reached from other machines")
     serve.add_argument("--port", type=int, default=8000)
     serve.add_argument("vllm", nargs="*", help="more options of `vllm serve`, after --")
@@ -69,6 +79,9 @@ def build_parser() -> argparse.ArgumentParser:
     estimate.add_argument("--workers", type=_positive, help="runs at a time; default one per core")
     estimate.set_defaults(act=_estimate)
 
+
+def _add_measuring(commands) -> None:
+    """Commands that look at a run."""
     evaluate = commands.add_parser("evaluate", help="success of a run's newest policy by level, with intervals")
     evaluate.add_argument("--run", type=Path, required=True)
     evaluate.add_argument("--split", choices=("train", "validation", "test"), default="validation")
@@ -94,6 +107,9 @@ def build_parser() -> argparse.ArgumentParser:
     trajectories.add_argument("--out", type=Path, help="default: trajectories.html in the run folder")
     trajectories.set_defaults(act=_trajectories)
 
+
+def _add_writing(commands) -> None:
+    """Commands that write what others read: reports, models, notebooks."""
     report = commands.add_parser("report", help="figures and tables from run folders alone")
     report.add_argument("runs", nargs="+", metavar="LABEL=FOLDER[,FOLDER...]")
     report.add_argument("--out", type=Path, default=Path("results/report"))
@@ -112,12 +128,9 @@ def build_parser() -> argparse.ArgumentParser:
     tidy.add_argument("notebooks", nargs="+", type=Path)
     tidy.set_defaults(act=_tidy)
 
-    play = commands.add_parser("play", help="play one episode yourself, or watch a reference policy")
-    play.add_argument("--task", default="train-000")
-    play.add_argument("--policy", default="", help="reference policy; without it you type the actions")
-    play.add_argument("--seed", type=int, default=0)
-    play.set_defaults(act=_play)
-    return parser
+
+def _add_settings(parser: argparse.ArgumentParser, example: str) -> None:
+    parser.add_argument("--set", nargs="*", action="extend", default=[], metavar="NAME=VALUE", help=example)
 
 
 def _positive(text: str) -> int:

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 from transformers import AutoModelForCausalLM
 
-from lfo.cli import main, parse_settings, usable_device
+from lfo.cli import build_parser, main, parse_settings, usable_device
 from lfo.config import ConfigError, as_dict
 from lfo.env import REFERENCE_POLICIES
 from lfo.learner import POLICY, WORLD_MODEL
@@ -153,6 +153,12 @@ def test_leaving_a_game_is_no_error(monkeypatch, capsys, interruption):
     monkeypatch.setattr("builtins.input", leave)
     assert main(["play"]) == 130
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("command", ["plan --config x", "train --run x", "serve --config x"])
+def test_settings_may_be_given_one_by_one(command):
+    arguments = [*command.split(), "--set", "seed=1", "name=a", "--set", "model.rank=4"]
+    assert build_parser().parse_args(arguments).set == ["seed=1", "name=a", "model.rank=4"]
 
 
 def test_settings_are_read_as_yaml():
