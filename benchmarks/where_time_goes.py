@@ -23,14 +23,14 @@ from lfo.world import generate_world
 class Labelled(TorchEngine):
     """The torch engine with its two phases named, and its steps counted."""
 
-    rows = used = 0
+    steps = rows = used = 0
 
     def _feed(self, model, session, new):
         with record_function("read"):
             return super()._feed(model, session, new)
 
     def _step(self, model, session, tokens, active):
-        self.rows, self.used = self.rows + len(tokens), self.used + int(active.sum())
+        self.steps, self.rows, self.used = self.steps + 1, self.rows + len(tokens), self.used + int(active.sum())
         with record_function("step"):
             return super()._step(model, session, tokens, active)
 
@@ -45,16 +45,18 @@ def main(arguments=None) -> None:
         return play(engine, codec, world, jobs, common.ENV, RolloutConfig(), 0, policy="base")
 
     once()
-    engine.rows = engine.used = 0
+    engine.steps = engine.rows = engine.used = engine.generated_tokens = 0
     with profile(activities=[ProfilerActivity.CPU]) as seen:
         rows = once()
     events = {e.key: e for e in seen.key_averages()}
     total = sum(e.self_cpu_time_total for e in events.values())
     phases = {name: events[name].cpu_time_total / total for name in ("read", "step")}
     print(", ".join(f"{name} {share:.0%}" for name, share in phases.items()), f"of {total / 1e6:.2f} s of operations")
-    tokens, turns = sum(len(r.tokens) for r in rows) / len(rows), sum(len(r.turns) for r in rows) / len(rows)
-    print(f"an episode has {tokens:.0f} tokens in {turns:.1f} turns")
-    print(f"rows of all steps in use: {engine.used / engine.rows:.0%}")
+    tokens, sampled = sum(len(r.tokens) for r in rows) / len(rows), engine.generated_tokens / len(rows)
+    turns = pd.Series([len(r.turns) for r in rows])
+    print(f"an episode has {tokens:.0f} tokens, {sampled:.0f} of them sampled, in {turns.mean():.1f} turns", end="; ")
+    print(f"the longest has {turns.max()} turns")
+    print(f"{engine.steps} steps for {len(rows)} rows; rows of all steps in use: {engine.used / engine.rows:.0%}")
     shares = [(e.key, e.count, e.self_cpu_time_total / total) for e in events.values()]
     table = pd.DataFrame(shares, columns=["operation", "calls", "share"]).sort_values("share", ascending=False)
     print(table.head(15).to_markdown(index=False, floatfmt=".3f"))
