@@ -222,6 +222,7 @@ class DistributedConfig:
     gradient_checkpointing: bool = False  # keep the inputs of the layers only, compute the rest again in the backward
     micro_batch_tokens: int = 4_096  # padded tokens in one forward pass; a longer trajectory is one by itself
     logit_chunk: int = 0  # positions whose logits exist at a time; 0: those of the whole micro-batch
+    compile: bool = False  # the learner's layers through TorchInductor: faster after a minute; wants a C++ compiler
     gpu_gib: float = 24.0  # memory of one GPU
 
     def __post_init__(self):

@@ -17,7 +17,9 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import os
 import random
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -31,7 +33,7 @@ from torch.utils.checkpoint import checkpoint
 
 from lfo import distributed
 from lfo.base import load_base, load_tokenizer
-from lfo.config import RunConfig, derive_seed
+from lfo.config import ConfigError, RunConfig, derive_seed
 from lfo.objectives import LossSum, dapo_loss, tis_weights, world_model_loss
 from lfo.records import Trajectory
 from lfo.tokens import Batch, CallExample, Role, collate_calls, collate_trajectories, reply_mask, without
@@ -91,6 +93,8 @@ class Learner:
         if d.gradient_checkpointing:  # transformers renamed it
             enable = getattr(base, "activation_checkpointing_enable", None) or base.gradient_checkpointing_enable
             enable({"use_reentrant": False})
+        if d.compile:
+            compile_layers(self.model, base._no_split_modules)
         self.scorer = _Scorer(self.model, d.logit_chunk, config.model.autocast).train()
         if alone:
             self.scorer.to(self.device)
@@ -451,6 +455,22 @@ class _Scorer(torch.nn.Module):
         logits = self.model.get_base_model().lm_head(hidden).float() / temperature
         logprobs = torch.log_softmax(logits, dim=-1).gather(1, targets.unsqueeze(1)).squeeze(1)
         return logprobs, logits.argmax(-1) == targets
+
+
+def compile_layers(model: torch.nn.Module, names: Sequence[str]) -> None:
+    """Compile the layers of these classes in place, each by itself: alike ones share what was compiled.
+
+    Lengths stay dynamic. The same sums, rounded otherwise than without.
+
+    Raises:
+        ConfigError: TorchInductor will find no C++ compiler.
+    """
+    if not any(map(shutil.which, (os.environ.get("CXX") or "g++", "g++", "clang++"))):
+        raise ConfigError("distributed.compile needs a C++ compiler; install g++, or set distributed.compile to false.")
+    torch._dynamo.config.recompile_limit = 32  # adapter, first or later layer, with gradients or not, one row or more
+    for layer in model.modules():
+        if type(layer).__name__ in names:
+            layer.compile(dynamic=True)
 
 
 def shares(lengths: Sequence[int], budget: int, processes: int) -> list[list[list[int]]]:

@@ -136,12 +136,14 @@ def _start(folder: Path, config: RunConfig, environment: Mapping[str, str]) -> s
 def finished(folder: Path, config: RunConfig) -> bool:
     """Whether this very config was trained and evaluated to the end there, and its adapters are still there.
 
-    What a clone brings along are metrics without adapters: such a run is trained again.
+    Another `distributed` is the same run, as for `Run.resume`. What a clone brings along are metrics without adapters:
+    such a run is trained again.
     """
     path, last = folder / "config.json", _last_row(folder)
     if not path.exists() or not any(folder.glob("adapters/v*")):
         return False
-    same = completed(json.loads(path.read_text())) == json.loads(json.dumps(as_dict(config)))
+    theirs, mine = completed(json.loads(path.read_text())), json.loads(json.dumps(as_dict(config)))
+    same = theirs | {"distributed": {}} == mine | {"distributed": {}}
     return same and last.get("kind") == "seconds" and last["tasks"] >= config.task_budget
 
 

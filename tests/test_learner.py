@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import random
+import shutil
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lfo.base import load_base
+from lfo.config import ConfigError
 from lfo.learner import (
     POLICY,
     WORLD_MODEL,
@@ -435,6 +437,32 @@ def test_shares_by_hand():
     assert shares([5], budget=6, processes=3) == [[[0]], [[]], [[]]]
     assert shares([], budget=6, processes=2) == [[], []]
     assert shares([3, 1, 3], budget=6, processes=1) == [[[1, 0], [2]]]
+
+
+# --- compiled --------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not any(map(shutil.which, ("g++", "clang++"))), reason="no C++ compiler on this machine")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:The .grad attribute")  # torch's own, from within
+def test_compiled_layers_give_the_same_sums(make_learner, calls):
+    """Loss and gradients, at lengths that were compiled for and at others."""
+    plain, compiled = make_learner(), make_learner(**{"distributed.compile": True})
+    for some in (calls, calls[1:3]):
+        losses, grads = [], []
+        for learner in (plain, compiled):
+            losses.append(learner._world_backward(some, 0.5).mean().item())
+            grads.append(gradients(learner, WORLD_MODEL))
+            learner.optimizer.zero_grad(set_to_none=True)
+        assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+        assert grads[0] and all((a - b).norm() < 1e-4 * a.norm() for a, b in zip(*grads, strict=True))
+    layers = [m for m in compiled.model.modules() if getattr(m, "_compiled_call_impl", None)]
+    assert len(layers) == compiled.model.config.num_hidden_layers
+
+
+def test_compiling_without_a_compiler_names_the_remedy(make_learner, monkeypatch):
+    monkeypatch.setattr(shutil, "which", lambda program: None)
+    with pytest.raises(ConfigError, match=r"install g\+\+, or set distributed.compile to false"):
+        make_learner(**{"distributed.compile": True})
 
 
 # --- what bounds memory ----------------------------------------------------------------------
