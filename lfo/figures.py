@@ -219,8 +219,9 @@ def _texts(estimate: Estimate, given: float = np.inf) -> dict:
 def compute_table(runs: Runs) -> pd.DataFrame:
     """What the arms cost: tokens sampled and trained on per sampled task, and as multiples of the first arm's.
 
-    Medians over the seeds. A baseline of equal compute is the first arm with `policy.epochs` set to the other arm's
-    multiple of trained tokens, rounded: all its trained tokens are the policy's, and each pass costs the same again.
+    Medians over the seeds. Tokens of dreams are counted, dreamt tasks apart from the sampled ones. A baseline of equal
+    compute is the first arm with `policy.epochs` set to the other arm's multiple of trained tokens, rounded: all its
+    trained tokens are the policy's, and each pass costs the same again.
 
     Raises:
         ResultError: a run is older than these counts.
@@ -229,10 +230,13 @@ def compute_table(runs: Runs) -> pd.DataFrame:
     steps = frame(runs, "step", needed=True)
     if not set(kinds) <= set(steps) or steps[list(kinds)].isna().any(axis=None):
         raise ResultError("a run was trained before tokens were counted; train it again to compare what arms cost.")
-    each = steps.groupby(["arm", "seed"], sort=False).agg({"tasks": "max", **dict.fromkeys(kinds, "sum")}).reset_index()
+    steps = steps.assign(dreamt=steps.get("dreamt_groups", 0.0)).fillna({"dreamt": 0.0})
+    sums = {"tasks": "max", **dict.fromkeys((*kinds, "dreamt"), "sum")}
+    each = steps.groupby(["arm", "seed"], sort=False).agg(sums).reset_index()
     rows: list[dict] = []
     for arm, part in each.groupby("arm", sort=False):
-        row = {"arm": arm, "seeds": len(part), "tasks": int(part["tasks"].median())}
+        tasks, dreamt = (int(part[name].median()) for name in ("tasks", "dreamt"))
+        row = {"arm": arm, "seeds": len(part), "tasks": tasks, "dreamt tasks": dreamt}
         for kind in kinds:
             name = kind.replace("_", " ")
             row[f"{name} per task"] = (part[kind] / part["tasks"]).median()

@@ -239,6 +239,19 @@ def test_what_arms_cost_by_hand(runs):
     assert plain["sampled tokens per task"] == dual["sampled tokens per task"] == 1055 / 80
     assert (plain["trained tokens, multiple"], dual["trained tokens, multiple"]) == (1.0, 3.0)
     assert dual["sampled tokens, multiple"] == 1.0
+    assert (plain["dreamt tasks"], dual["dreamt tasks"]) == (0, 0)
+
+
+def test_dreamt_tasks_are_reported_beside_the_real_ones(runs):
+    """Four groups were dreamt in every other of ten steps; the plain arm's steps do not speak of dreams."""
+    for folder in runs["dual"]:
+        path = folder / "metrics.jsonl"
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        for row in (r for r in rows if r["kind"] == "step" and r["step"] % 2):
+            row["dreamt_groups"] = 4
+        path.write_text("".join(json.dumps(r) + "\n" for r in rows))
+    plain, dual = figures.compute_table({"plain": runs["plain"], "dual": runs["dual"]}).to_dict("records")
+    assert (plain["tasks"], plain["dreamt tasks"], dual["tasks"], dual["dreamt tasks"]) == (80, 0, 80, 20)
 
 
 def test_arms_are_not_compared_with_a_first_one_that_trained_on_nothing(runs):
