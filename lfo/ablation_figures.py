@@ -7,6 +7,7 @@ seed is the same stream of tasks.
 from __future__ import annotations
 
 import json
+import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import numpy as np
 import pandas as pd
 import seaborn as sns
 
-from lfo.figures import SPLIT_NAMES, ResultError, Runs, arrivals, frame
+from lfo.figures import SPLIT_NAMES, ResultError, Runs, arrivals, frame, written
 from lfo.statistics import Estimate, kaplan_meier_median, median, paired_difference
 
 ENOUGH_SEEDS = 3  # fewer decide no claim about an ablation
@@ -52,8 +53,11 @@ def difference(table: pd.DataFrame, ours: str, other: str, measure: str) -> Esti
 
 
 def section_table(runs: Runs, reference: str = "reference") -> pd.DataFrame:
-    """Arm by arm and split by split: medians over the seeds, and the area's paired difference to `reference`, 95%."""
-    table, curves = scores(runs), frame(runs, "success").query("level == 0")
+    """Arm by arm and split by split: medians over the seeds, and the area's paired difference to `reference`, 95%.
+
+    rule accuracy: of the world model at the last evaluation; nan where there is none.
+    """
+    table, curves, rules = scores(runs), frame(runs, "success").query("level == 0"), frame(runs, "rules")
     rows = []
     for (arm, split), one in table.groupby(["arm", "split"], sort=False):
         part = curves[(curves["arm"] == arm) & (curves["split"] == split)]
@@ -61,54 +65,71 @@ def section_table(runs: Runs, reference: str = "reference") -> pd.DataFrame:
         row = {"arm": arm, "split": split, "success": median(one["success"]).value, "area": median(one["area"]).value}
         if arm != reference:
             lead = difference(table[table["split"] == split], arm, reference, "area")
-            row |= {"minus reference": lead.value, "low": lead.low, "high": lead.high}
+            row |= {f"minus {reference}": lead.value, "low": lead.low, "high": lead.high}
+        if len(rules) and len(known := rules[(rules["arm"] == arm) & (rules["split"] == split)]):
+            row["rule accuracy"] = known.groupby("seed")["rule_accuracy"].last().median()
         arrived = f"{tasks:.0f}" if np.isfinite(tasks) else f"> {given}"
         rows.append(row | {"tasks to 70%": arrived, "seeds": len(one)})
-    columns = ["arm", "split", "success", "area", "minus reference", "low", "high", "tasks to 70%", "seeds"]
-    return pd.DataFrame(rows, columns=columns)
+    columns = ["arm", "split", "success", "area", f"minus {reference}", "low", "high", "tasks to 70%", "rule accuracy"]
+    return pd.DataFrame(rows, columns=[*columns, "seeds"])
 
 
-def verdicts(runs: Runs, claims: Mapping[str, tuple[str, Sequence[str]]], measure: str = "area") -> pd.DataFrame:
-    """What becomes of claims that an arm is better than each of some others, by split.
+def verdicts(
+    runs: Runs,
+    claims: Mapping[str, tuple[str, Sequence[str]]],
+    measure: str = "area",
+    enough: int = ENOUGH_SEEDS,
+    no_gain: Mapping[str, tuple[str, Sequence[str]]] = types.MappingProxyType({}),
+) -> pd.DataFrame:
+    """What becomes of claims that an arm is better than each of some others, or (`no_gain`) than none, by split.
 
     claims: {claim: (arm, others)}; one with an arm that was not run is left out. An arm is better than another
-    where at least ENOUGH_SEEDS seeds have a paired difference whose whole 95% interval is above 0 and whose median
+    where at least `enough` seeds have a paired difference whose whole 95% interval is above 0 and whose median
     is at least MARGIN. Supported: better than each; refuted: one of the others is better than it; else undecided.
-    rival, lead, low, high: the other that comes closest, or goes furthest ahead.
+    No gain is supported where every interval ends below MARGIN, and refuted by one other that the arm is better than.
+    rival, lead, low, high: the other that comes closest, or goes furthest ahead; for no gain, the furthest behind.
     """
     table, rows = scores(runs), []
-    for claim, (arm, others) in claims.items():
+    for claim, (arm, others) in {**claims, **no_gain}.items():
         if not {arm, *others} <= set(runs):
             continue
         for split, part in table.groupby("split", sort=False):
             leads = {other: difference(part, arm, other, measure) for other in others}
-            rival = min(leads, key=lambda other: leads[other].value)
+            judge, pick = (_no_gain, max) if claim in no_gain else (_better, min)
+            rival = pick(leads, key=lambda other: leads[other].value)
             lead = leads[rival]
             rows.append({"claim": claim, "split": split, "rival": rival, "lead": lead.value, "low": lead.low,
-                         "high": lead.high, "seeds": lead.n, "verdict": _verdict([*leads.values()])})  # fmt: skip
+                         "high": lead.high, "seeds": lead.n, "verdict": judge([*leads.values()], enough)})  # fmt: skip
     return pd.DataFrame(rows, columns=["claim", "split", "rival", "lead", "low", "high", "seeds", "verdict"])
 
 
-def _verdict(leads: Sequence[Estimate]) -> str:
+def _better(leads: Sequence[Estimate], enough: int) -> str:
     """See `verdicts`."""
-    decisive = [lead for lead in leads if lead.n >= ENOUGH_SEEDS and abs(lead.value) >= MARGIN]
+    decisive = [lead for lead in leads if lead.n >= enough and abs(lead.value) >= MARGIN]
     if any(lead.high < 0 for lead in decisive):
         return "refuted"
     return "supported" if sum(lead.low > 0 for lead in decisive) == len(leads) else "undecided"
 
 
+def _no_gain(leads: Sequence[Estimate], enough: int) -> str:
+    """See `verdicts`."""
+    if any(lead.n >= enough and lead.value >= MARGIN and lead.low > 0 for lead in leads):
+        return "refuted"
+    return "supported" if all(lead.n >= enough and lead.high < MARGIN for lead in leads) else "undecided"
+
+
 def unaided_table(runs: Runs) -> pd.DataFrame:
-    """Success at the last evaluation with and without imagination, arms with `policy.internalise`: medians."""
-    keys, level = ["arm", "seed", "split"], "level == 0"
-    with_it, without = (frame(runs, kind, needed=True).query(level) for kind in ("success", "unaided"))
-    last = [data.groupby(keys, sort=False)["success"].last() for data in (with_it, without)]
-    both = pd.concat(last, axis=1, keys=["with imagination", "without"]).dropna().reset_index()
+    """Success of finished runs with and without imagined replies: medians, and of the loss with its 95% interval.
+
+    Read from the unaided.csv that `lfo.transfer.measure_unaided` leaves in each run folder.
+    """
+    data = written(runs, "unaided.csv", "run notebook 05, or `lfo.transfer.measure_unaided` on the run folder")
+    shares = data.groupby(["arm", "split", "seed", "aided"], sort=False)["success"].mean().unstack("aided")
     rows = []
-    for (arm, split), one in both.groupby(["arm", "split"], sort=False):
-        lost = median(one["with imagination"] - one["without"])
-        rows.append({"arm": arm, "split": split, "with imagination": one["with imagination"].median(),
-                     "without": one["without"].median(), "lost": lost.value, "low": lost.low, "high": lost.high,
-                     "seeds": lost.n})  # fmt: skip
+    for (arm, split), one in shares.groupby(["arm", "split"], sort=False):
+        lost = median(one[1] - one[0])
+        rows.append({"arm": arm, "split": split, "with imagination": one[1].median(), "without": one[0].median(),
+                     "lost": lost.value, "low": lost.low, "high": lost.high, "seeds": lost.n})  # fmt: skip
     return pd.DataFrame(rows)
 
 

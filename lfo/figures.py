@@ -11,7 +11,7 @@ import dataclasses
 import io
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -21,8 +21,10 @@ import seaborn as sns
 from PIL import Image
 
 from lfo.statistics import (
+    ENOUGH_RUNS,
     Arrival,
     Estimate,
+    interquartile_mean,
     kaplan_meier_median,
     median,
     median_tasks,
@@ -34,6 +36,8 @@ from lfo.statistics import (
 )
 
 THRESHOLDS = (0.5, 0.7, 0.9)
+READ_AT = 500  # sampled tasks after which success is read as well, besides the arms' budgets
+AIM, FLOOR = 5.0, 3.0  # times fewer tasks to 70%, and the least that its interval may allow
 SPLIT_NAMES = {"validation": "known companies (validation)", "test": "new companies (test)"}
 Runs = Mapping[str, Sequence[str | Path]]  # label -> run folders, one per seed
 
@@ -127,47 +131,92 @@ def threshold_table(runs: Runs) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def summary_table(runs: Runs) -> pd.DataFrame:
+def summary_table(runs: Runs, baseline: str | None = None) -> pd.DataFrame:
     """Every headline number by arm, metric and split: median over the seeds with its bootstrap 95% interval.
 
     tasks_to_50 / 70 / 90: Kaplan-Meier medians, ">N" beyond the N tasks that the arm's runs were given.
-    success_at_N, rule_accuracy_at_N: at the newest evaluation within N sampled tasks, for every N that is the
-    budget (of the shortest run) of some arm, so that arms can be read at equal budgets. low and high are
-    empty for a single seed. source: the files it was computed from, with ";" between.
+    success_at_N, rule_accuracy_at_N: after N sampled tasks, between two evaluations on the straight line, for every N
+    that is the budget (of the shortest run) of some arm, and for 500. iqm_success_at_N: interquartile mean over seeds
+    and levels. times_fewer_to_70: than `baseline`, ">=" where that never arrives. transfer, transfer_held_out: success
+    of frozen runs over all levels, in known and in held-out phrasings, and pass^k, where transfer.csv was written.
+    low and high are empty for a single seed. source: the files it was computed from, with ";" between.
     """
-    data = {"success": frame(runs, "success", needed=True).query("level == 0"), "rule_accuracy": frame(runs, "rules")}
-    data = {name: measured for name, measured in data.items() if len(measured)}
-    budgets = data["success"].groupby(["arm", "seed"])["tasks"].max().groupby("arm").min()
-    rows = []
-    for (arm, split), part in data["success"].groupby(["arm", "split"], sort=False):
-        files = ";".join(os.path.relpath(Path(f) / "metrics.jsonl") for f in runs[arm])
-        where = {"split": split, "source": files}
-        for threshold in THRESHOLDS:
-            estimate, given = median_tasks(arrivals(part, threshold)), part["tasks"].max()
-            rows.append({"arm": arm, "metric": f"tasks_to_{threshold * 100:.0f}", **where, **_texts(estimate, given)})
-        for budget in sorted({b for b in budgets if b <= budgets[arm]}):
-            for name, measured in data.items():
-                one = measured[(measured["arm"] == arm) & (measured["split"] == split) & (measured["tasks"] <= budget)]
-                if len(one):
-                    estimate = median(one.groupby("seed")[name].last())
-                    rows.append({"arm": arm, "metric": f"{name}_at_{budget}", **where, **_texts(estimate)})
+    rows = [*_curve_rows(runs), *(_speedup_rows(runs, baseline) if baseline else []), *_transfer_rows(runs)]
+    rows.sort(key=lambda row: [*runs].index(row["arm"]))
     return pd.DataFrame(rows, columns=["arm", "metric", "split", "median", "low", "high", "seeds", "source"])
 
 
-def headline_table(runs: Runs) -> pd.DataFrame:
-    """The summary in a row per arm: tasks to 70% and success at the smallest budget, median and 95% over the seeds."""
-    table = summary_table(runs)
+def _curve_rows(runs: Runs) -> Iterator[dict]:
+    """`summary_table`: what is read off metrics.jsonl."""
+    success = frame(runs, "success", needed=True)
+    measures = {"success": success.query("level == 0"), "rule_accuracy": frame(runs, "rules")}
+    budgets = success.groupby(["arm", "seed"])["tasks"].max().groupby("arm").min()
+    for (arm, split), part in measures["success"].groupby(["arm", "split"], sort=False):
+        where = {"arm": arm, "split": split, "source": _sources(runs[arm], "metrics.jsonl")}
+        for threshold in THRESHOLDS:
+            estimate, given = median_tasks(arrivals(part, threshold)), part["tasks"].max()
+            yield {**where, "metric": f"tasks_to_{threshold * 100:.0f}", **_texts(estimate, given)}
+        levels = success[(success["arm"] == arm) & (success["split"] == split) & (success["level"] > 0)]
+        for n in sorted({n for n in (*budgets, READ_AT) if n <= budgets[arm]}):
+            for name, data in measures.items():
+                if len(data) and len(one := data[(data["arm"] == arm) & (data["split"] == split)]):
+                    yield {**where, "metric": f"{name}_at_{n}", **_texts(median(_after(n, one, name)))}
+            strata = [_after(n, one, "success") for _, one in levels.groupby("level")]
+            yield {**where, "metric": f"iqm_success_at_{n}", **_texts(interquartile_mean(strata))}
+
+
+def _after(tasks: int, data: pd.DataFrame, name: str) -> list[float]:
+    """`name` of every seed after so many sampled tasks, between two evaluations on the straight line."""
+    return [float(np.interp(tasks, one["tasks"], one[name])) for _, one in data.groupby("seed")]
+
+
+def _speedup_rows(runs: Runs, baseline: str) -> Iterator[dict]:
+    """`summary_table`: how many times fewer tasks than the baseline, for the arms where that is known."""
+    for row in speedup_table(runs, baseline).dropna(subset="times fewer").to_dict("records"):
+        files = ";".join(_sources(runs[arm], "metrics.jsonl") for arm in (baseline, row["arm"]))
+        texts = _texts(Estimate(row["times fewer"], row["low"], row["high"], row["seeds"]))
+        texts |= {k: "inf" for k, v in texts.items() if v == ">inf"}
+        texts |= {"median": f">={row['at least']:.4g}"} if np.isinf(row["times fewer"]) else {}
+        yield {"arm": row["arm"], "metric": "times_fewer_to_70", "split": row["split"], **texts, "source": files}
+
+
+def _transfer_rows(runs: Runs) -> Iterator[dict]:
+    """`summary_table`: what is read off transfer.csv, for the arms of which all runs have one."""
+    for arm, folders in runs.items():
+        if not all((Path(folder) / "transfer.csv").exists() for folder in folders):
+            continue
+        data, where = _transfer({arm: folders}), {"arm": arm, "source": _sources(folders, "transfer.csv")}
+        for (split, held_out), one in data.groupby(["split", "held_out_phrasing"], sort=False):
+            scores = median(one.groupby("seed")["success"].mean())
+            yield {**where, "metric": f"transfer{'_held_out' * held_out}", "split": split, **_texts(scores)}
+        for (_, split), scores in _pass_k(data).items():
+            yield from ({**where, "metric": name, "split": split, **_texts(one)} for name, one in scores.items())
+
+
+def _sources(folders: Sequence[str | Path], file: str) -> str:
+    return ";".join(os.path.relpath(Path(folder) / file) for folder in folders)
+
+
+def headline_table(runs: Runs, baseline: str | None = None) -> pd.DataFrame:
+    """The summary, a row per arm: tasks to 70%, times fewer than `baseline`, success after the smallest budget."""
+    table = summary_table(runs, baseline)
     budget = min(int(name.rpartition("_")[2]) for name in table["metric"] if name.startswith("success_at_"))
-    names = {"tasks_to_70": "tasks to 70%", f"success_at_{budget}": f"success after {budget} tasks"}
+    names = {"tasks_to_70": "tasks to 70%", "times_fewer_to_70": "times fewer",
+             f"success_at_{budget}": f"success after {budget} tasks"}  # fmt: skip
     rows = []
     for arm, one in table[table["metric"].isin(names)].groupby("arm", sort=False):
         row = {"arm": arm, "seeds": one["seeds"].max()}
         for split, companies in SPLIT_NAMES.items():
-            for cell in one[one["split"] == split].itertuples():
-                interval = f" [{cell.low}, {cell.high}]" if isinstance(cell.low, str) else ""
-                row[f"{names[cell.metric]}, {companies.split()[0]}"] = f"{cell.median}{interval}"
+            cells = {cell.metric: cell for cell in one[one["split"] == split].itertuples()}
+            for metric, name in names.items():
+                if metric in cells:
+                    cell = cells[metric]
+                    interval = f" [{cell.low}, {cell.high}]" if isinstance(cell.low, str) else ""
+                    row[f"{name}, {companies.split()[0]}"] = f"{cell.median}{interval}"
         rows.append(row)
-    return pd.DataFrame(rows)
+    known, new = (companies.split()[0] for companies in SPLIT_NAMES.values())
+    order = ["arm", "seeds", *(f"{name}, {which}" for which in (known, new) for name in names.values())]
+    return pd.DataFrame(rows).reindex(columns=[c for c in order if any(c in row for row in rows)]).fillna("")
 
 
 def speedup_table(runs: Runs, baseline: str, threshold: float = 0.7) -> pd.DataFrame:
@@ -181,32 +230,52 @@ def speedup_table(runs: Runs, baseline: str, threshold: float = 0.7) -> pd.DataF
     return pd.DataFrame(rows).rename(columns={"value": "times fewer", "at_least": "at least", "n": "seeds"})
 
 
-def transfer_verdicts(runs: Runs, ours: str = "dual_lora", baseline: str = "baseline") -> pd.DataFrame:
+def transfer_verdicts(
+    runs: Runs, ours: str = "imagine", baseline: str = "baseline", equal: str = "baseline_320"
+) -> pd.DataFrame:
     """The verdicts of notebook 04: supported, refuted or undecided, each by its rule.
 
     Supported: the whole 95% interval lies beyond the claimed number; refuted: all of it short of it; else, and with
-    too few seeds (`statistics.verdict`), undecided.
+    too few seeds (`statistics.verdict`), undecided. The aim asks for less: a ratio of AIM, and an interval from FLOOR.
+    Success is compared at the end of our budget with `equal`, a baseline whose schedule ends there (without such an arm
+    with the baseline), and with the baseline at the end of its own; the ratio's interval is that of the extremes.
     """
+    equal = equal if equal in runs else baseline
     fewer = speedup_table({k: runs[k] for k in (baseline, ours)}, baseline).set_index("split")
-    table = summary_table(runs)
-    budget = min(max(r["tasks"] for r in read_metrics(f)) for arm in (baseline, ours) for f in runs[arm])
-    at = table[(table["metric"] == f"success_at_{budget}") & (table["split"] == "test")].set_index("arm")
-    ours_at, baseline_at = at.loc[ours], at.loc[baseline]
-    low = float(ours_at.get("low", np.nan)) / max(float(baseline_at.get("high", np.nan)), 1e-9)
-    high = float(ours_at.get("high", np.nan)) / max(float(baseline_at.get("low", np.nan)), 1e-9)
-    claims = [
-        ("known companies: 5 times fewer tasks to 70%", 5.0, *fewer.loc["validation", ["low", "high"]]),
-        ("known companies: 3 times fewer tasks to 70%", 3.0, *fewer.loc["validation", ["low", "high"]]),
-        ("new companies: 5 times fewer tasks to 70%", 5.0, *fewer.loc["test", ["low", "high"]]),
-        (f"new companies: 3 times the success after {budget} tasks", 3.0, low, high),
-    ]
-    seeds = min(len(runs[ours]), len(runs[baseline]))
-    return pd.DataFrame(
-        [
-            {"claim": claim, "low": a, "high": b, "seeds": seeds,
-             "verdict": verdict(Estimate(np.nan, a - aim, b - aim, seeds))} for claim, aim, a, b in claims
-        ]
-    )  # fmt: skip
+    rows = []
+    for split, companies in SPLIT_NAMES.items():
+        ratio, which = fewer.loc[split], f"{companies.partition(' (')[0]}:"
+        aim = f"{which} {AIM:g} times fewer tasks to 70%, interval from {FLOOR:g} (the aim)"
+        rows.append([aim, ratio["low"], ratio["high"], ratio["seeds"], _aim_verdict(ratio)])
+        for claimed in (AIM, FLOOR):
+            rows.append([f"{which} {claimed:g} times fewer tasks to 70%", *_judged(ratio, claimed)])
+    budget = {arm: min(read_metrics(folder)[-1]["tasks"] for folder in runs[arm]) for arm in (ours, equal, baseline)}
+    table, now = summary_table(runs).query("split == 'test'").set_index(["arm", "metric"]), budget[ours]
+    for rival, tasks in {equal: min(now, budget[equal]), baseline: budget[baseline]}.items():
+        ratio = _times(table.loc[ours, f"success_at_{min(now, tasks)}"], table.loc[rival, f"success_at_{tasks}"])
+        claim = f"new companies: {FLOOR:g} times the success of {rival} after {tasks} tasks"
+        rows.append([claim, *_judged(ratio, FLOOR)])
+    return pd.DataFrame(rows, columns=["claim", "low", "high", "seeds", "verdict"])
+
+
+def _aim_verdict(ratio: Mapping) -> str:
+    """Of a row of `speedup_table`; see `transfer_verdicts`."""
+    if ratio["seeds"] < ENOUGH_RUNS:
+        return "undecided"
+    if ratio["at least"] >= AIM and ratio["low"] >= FLOOR:
+        return "supported"
+    return "refuted" if ratio["high"] < AIM else "undecided"
+
+
+def _judged(ratio: Mapping, claimed: float) -> list:
+    low, high, seeds = (ratio[name] for name in ("low", "high", "seeds"))
+    return [low, high, seeds, verdict(Estimate(np.nan, low - claimed, high - claimed, seeds))]
+
+
+def _times(ours: Mapping, other: Mapping) -> dict:
+    """The ratio of two rows of the summary from the worst case to the best."""
+    low, high = (float(ours[a]) / max(float(other[b]), 1e-9) for a, b in (("low", "high"), ("high", "low")))
+    return {"low": low, "high": high, "seeds": min(ours["seeds"], other["seeds"])}
 
 
 def _texts(estimate: Estimate, given: float = np.inf) -> dict:
@@ -276,18 +345,24 @@ def transfer_table(runs: Runs, by: str | None = None) -> pd.DataFrame:
 
 
 def pass_k_table(runs: Runs) -> pd.DataFrame:
-    """pass^k for every k up to the episodes per task, known phrasings: median over the seeds."""
-    data = _transfer(runs).query("not held_out_phrasing")
-    wins = data.groupby(["arm", "split", "seed", "task_id"], sort=False)["success"].agg(["sum", "count"]).reset_index()
+    """pass^k for every k up to the episodes per task, known phrasings: median over the seeds, and 95% of the last."""
     rows = []
-    for (arm, split), part in wins.groupby(["arm", "split"], sort=False):
-        trials = int(part["count"].min())
-        scores = {
-            f"pass^{k}": median([pass_hat_k(one["sum"], trials, k) for _, one in part.groupby("seed")]).value
-            for k in range(1, trials + 1)
-        }
-        rows.append({"arm": arm, "companies": SPLIT_NAMES[split], **scores, "seeds": part["seed"].nunique()})
+    for (arm, split), scores in _pass_k(_transfer(runs)).items():
+        *_, last = scores.values()
+        rows.append({"arm": arm, "companies": SPLIT_NAMES[split], **{name: one.value for name, one in scores.items()},
+                     "low": last.low, "high": last.high, "seeds": last.n})  # fmt: skip
     return pd.DataFrame(rows)
+
+
+def _pass_k(episodes: pd.DataFrame) -> dict[tuple[str, str], dict[str, Estimate]]:
+    """{(arm, split): {pass^k: median over the seeds}} of rows of transfer.csv, known phrasings."""
+    known, out = episodes.query("not held_out_phrasing"), {}
+    wins = known.groupby(["arm", "split", "seed", "task_id"], sort=False)["success"].agg(["sum", "count"]).reset_index()
+    for key, part in wins.groupby(["arm", "split"], sort=False):
+        trials = int(part["count"].min())
+        seeds = [one["sum"] for _, one in part.groupby("seed")]
+        out[key] = {f"pass^{k}": median([pass_hat_k(s, trials, k) for s in seeds]) for k in range(1, trials + 1)}
+    return out
 
 
 def _transfer(runs: Runs) -> pd.DataFrame:

@@ -49,7 +49,7 @@ from lfo.rollout import Engine
 from lfo.simulator import CsrSimulator
 from lfo.tokens import CallExample, Codec, collate_calls
 from lfo.tools import format_call, search_company
-from lfo.train import load_for_playing, published_adapters
+from lfo.train import load_for_playing, published_adapters, up_to_date
 from lfo.world import DEPARTMENT_OF_GOAL, World, canonical, generate_world, industry_fields
 
 SPLITS = ("validation", "test")  # known and new companies
@@ -97,7 +97,8 @@ def load_subject(folder: str | Path, tasks: int) -> Subject:
 
 
 def probe(folder: str | Path, tasks: int = 50, samples: int = 8) -> dict[str, pd.DataFrame]:
-    """The tables `episodes`, `replies`, `rules` and `situations` of a run; each is measured once and then read.
+    """The tables `episodes`, `replies`, `rules` and `situations` of a run; each is measured once and then read, until
+    the run is trained again.
 
     tasks: tasks per split and caller. samples: sampled answers per question about a rule.
     Raises what `load_subject` and `situation_rows` raise.
@@ -111,7 +112,7 @@ def probe(folder: str | Path, tasks: int = 50, samples: int = 8) -> dict[str, pd
     tables, subject = {}, None
     for name, measure in measures.items():
         path = Path(folder) / f"probing_{name}.csv"
-        if not path.exists():
+        if not up_to_date(folder, path.name):
             subject = subject or load_subject(folder, tasks)
             temporary = path.with_suffix(".tmp")
             pd.DataFrame(measure(subject)).to_csv(temporary, index=False)

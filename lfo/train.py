@@ -582,6 +582,13 @@ def published_adapters(folder: str | Path) -> dict[str, Path]:
     return {p.name: p for p in sorted(versions[-1].iterdir()) if p.is_dir()}
 
 
+def up_to_date(folder: str | Path, file: str) -> bool:
+    """Whether a measurement lies in a run folder that was not trained again since: no adapters there are newer."""
+    path = Path(folder) / file
+    adapters = Path(folder).glob("adapters/v*/*/adapter_model.safetensors")
+    return path.exists() and all(adapter.stat().st_mtime <= path.stat().st_mtime for adapter in adapters)
+
+
 def load_for_playing(folder: str | Path, device: str = "cpu") -> tuple[Engine, Codec]:
     """Engine and codec of a finished (or interrupted) run, with its newest adapters loaded."""
     adapters = published_adapters(folder)

@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 
 import matplotlib.pyplot as plt
+import pandas as pd
 import pytest
 
 from lfo.ablation_figures import (
@@ -30,7 +31,7 @@ CURVES = {
 }
 
 
-def write_run(folder: Path, arm: str, seed: int, unaided: float | None = None) -> Path:
+def write_run(folder: Path, arm: str, seed: int) -> Path:
     folder.mkdir(parents=True)
     coupling, lam = DOSES[arm]
     config = {"seed": seed, "world_model": {"coupling": coupling, "lam": lam}}
@@ -41,8 +42,8 @@ def write_run(folder: Path, arm: str, seed: int, unaided: float | None = None) -
             where = {"tasks": 40 * i, "split": split, "low": 0, "high": 1, "n": 20}
             rows.append({"kind": "success", "level": 0, "success": factor * success, **where})
             rows.append({"kind": "success", "level": 1, "success": 1.0, **where})
-            if unaided is not None:
-                rows.append({"kind": "unaided", "level": 0, "success": factor * success * unaided, **where})
+            if arm == "reference":
+                rows.append({"kind": "rules", "tasks": 40 * i, "split": split, "rule_accuracy": 0.1 * i * (seed + 1)})
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return folder
 
@@ -81,6 +82,8 @@ def test_a_section_is_compared_with_the_reference_seed_by_seed(runs):
         [0.2, 0.2, -0.25, -0.4, -0.25]
     )
     assert row[["tasks to 70%", "seeds"]].tolist() == ["> 80", 3]
+    assert table.loc[("reference", "validation"), "rule accuracy"] == pytest.approx(0.4)  # 0.2, 0.4, 0.6
+    assert math.isnan(row["rule accuracy"])
     row = table.loc[("shared_2", "validation")]
     assert row[["minus reference", "low", "high"]].tolist() == pytest.approx([0.0, -0.1, 0.15])
     assert row["tasks to 70%"] == "80" and math.isnan(table.loc[("reference", "test"), "low"])
@@ -97,6 +100,27 @@ def test_a_claim_is_decided_by_its_closest_rival(runs):
     assert table["verdict"].to_dict() == {"some": "supported", "best": "undecided", "turned": "refuted"}
     assert table["rival"].to_dict() == {"some": "imagine_0", "best": "shared_2", "turned": "shared_2"}
     assert table.loc["turned", ["lead", "low", "high", "seeds"]].tolist() == pytest.approx([-0.3, -0.4, -0.25, 3])
+
+
+@pytest.mark.parametrize(
+    ("lead", "enough", "expected"),
+    [(-0.3, 3, "supported"), (0.8 * MARGIN, 3, "supported"), (1.2 * MARGIN, 3, "refuted"), (0.0, 4, "undecided")],
+)
+def test_no_gain_is_supported_where_the_interval_ends_below_the_margin(tmp_path, monkeypatch, lead, enough, expected):
+    monkeypatch.setitem(CURVES, "reference", [(0.4 + lead,) * 3] * 3)
+    monkeypatch.setitem(CURVES, "imagine_0", [(0.4,) * 3] * 3)
+    runs = {arm: [write_run(tmp_path / arm / str(s), arm, s) for s in range(3)] for arm in ("reference", "imagine_0")}
+    table = verdicts(runs, {}, no_gain={"nothing gained": ("reference", ["imagine_0"])}, enough=enough)
+    assert table.set_index("split").loc["validation", ["lead", "verdict"]].tolist() == [pytest.approx(lead), expected]
+
+
+def test_no_gain_over_several_is_judged_by_the_one_left_furthest_behind(runs):
+    (row,) = (
+        verdicts(runs, {}, no_gain={"x": ("reference", ["shared_2", "imagine_0"])})
+        .query("split == 'validation'")
+        .to_dict("records")
+    )
+    assert (row["rival"], row["verdict"]) == ("imagine_0", "refuted")
 
 
 def test_without_a_claim_to_decide_there_is_an_empty_table(runs):
@@ -124,11 +148,16 @@ def test_arms_without_a_common_seed_are_named(runs):
         section_table(apart)
 
 
-def test_success_without_imagination_by_hand(runs, tmp_path):
-    told = [write_run(tmp_path / "told" / str(s), "reference", s, unaided=0.5) for s in range(3)]
-    table = unaided_table({"reference": runs["reference"], "told": told}).set_index(["arm", "split"])
-    assert list(table.index) == [("told", "validation"), ("told", "test")]
-    assert table.loc[("told", "validation")].tolist() == pytest.approx([0.8, 0.4, 0.4, 0.3, 0.4, 3])
+def test_success_without_imagination_by_hand(runs):
+    """Of 4 episodes, with and without: 4 and 0, 4 and 2, 3 and 3."""
+    for folder, (aided, alone) in zip(runs["reference"], [(4, 0), (4, 2), (3, 3)], strict=True):
+        rows = [("test", 1, k < aided) for k in range(4)] + [("test", 0, k < alone) for k in range(4)]
+        table = pd.DataFrame(rows, columns=["split", "aided", "success"]).astype({"success": int})
+        table.to_csv(folder / "unaided.csv", index=False)
+    (row,) = unaided_table({"reference": runs["reference"]}).to_dict("records")
+    assert (row["with imagination"], row["without"], row["lost"], row["low"], row["high"]) == (1.0, 0.5, 0.5, 0.0, 1.0)
+    with pytest.raises(ResultError, match=r"unaided\.csv is missing; run notebook 05"):
+        unaided_table(runs)
 
 
 def test_doses_are_read_from_the_runs(runs):

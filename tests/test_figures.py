@@ -158,9 +158,39 @@ def test_summary_by_hand(runs, tmp_path, monkeypatch):
     assert rows.loc[("dual", "success_at_80", "validation"), shown].tolist() == ["0.8", "0.6", "0.9", 3]
     assert rows.loc[("dual", "rule_accuracy_at_80", "test"), shown].tolist() == ["0.6", "0.6", "0.6", 3]
     assert ("plain", "rule_accuracy_at_80", "validation") not in rows.index
-    assert len(table) == len(rows.index.unique()) == 2 * (3 + 2) + 2 * (3 + 1)
+    # dual on validation after 80 tasks: 12 + 6, 8 + 4 and 10 + 6 of 10 + 10 by level (level 1 twice as good)
+    assert float(rows.loc[("dual", "iqm_success_at_80", "validation"), "median"]) == pytest.approx(0.8)
+    assert len(table) == len(rows.index.unique()) == 2 * (3 + 3) + 2 * (3 + 2)
     source = rows.loc[("plain", "success_at_80", "test"), "source"]
     assert source == "plain-0/metrics.jsonl;plain-1/metrics.jsonl" and all(map(os.path.exists, source.split(";")))
+
+
+def test_success_between_two_evaluations_lies_on_the_line(runs):
+    """`plain` ends at 80, a run of `dual` at 60: plain's seeds have 0.1, 0.5 and 0.2, 0.4 around it, halfway."""
+    path = runs["dual"][0] / "metrics.jsonl"
+    path.write_text(path.read_text().replace('"tasks": 80', '"tasks": 60'))
+    rows = figures.summary_table(runs).query("split == 'validation'").set_index(["arm", "metric"])
+    assert rows.loc[("plain", "success_at_60"), ["median", "low", "high"]].tolist() == ["0.3", "0.3", "0.3"]
+    assert rows.loc[("plain", "success_at_80"), "median"] == "0.45"
+
+
+def test_summary_says_how_many_times_fewer(runs):
+    """dual needs 80, never, 40 tasks to 70%, plain never arrives within 80: at least as few."""
+    rows = figures.summary_table(runs, "plain").query("metric == 'times_fewer_to_70'").set_index(["arm", "split"])
+    assert list(rows.index) == [("dual", "validation"), ("dual", "test")]
+    assert rows.loc[("dual", "validation"), ["median", "high", "seeds"]].tolist() == [">=1", "inf", 2]
+    headline = figures.headline_table(runs, "plain").set_index("arm")
+    assert headline.loc["dual", "times fewer, known"].startswith(">=1 [") and headline.loc["plain"].iloc[2] == ""
+    assert list(headline.columns)[1:4] == ["tasks to 70%, known", "times fewer, known", "success after 80 tasks, known"]
+
+
+def test_summary_holds_what_was_measured_elsewhere(runs, transferred):
+    """transfer: 0.75 and 1 on validation; pass^2: 0.5 and 1; nothing of arms that were not measured."""
+    for measured, folder in zip(transferred["arm"], runs["plain"], strict=True):
+        (folder / "transfer.csv").write_bytes((measured / "transfer.csv").read_bytes())
+    rows = figures.summary_table(runs).set_index(["arm", "metric", "split"])["median"]
+    assert (rows["plain", "transfer", "validation"], rows["plain", "pass^2", "validation"]) == ("0.875", "0.75")
+    assert rows["plain", "transfer_held_out", "test"] == "0.25" and ("dual", "transfer", "test") not in rows
 
 
 def test_headline_by_hand(runs):
@@ -432,6 +462,7 @@ def test_pass_k_falls_with_k(transferred):
     table = figures.pass_k_table(transferred).set_index("companies")
     row = table.loc[figures.SPLIT_NAMES["validation"]]
     assert (row["pass^1"], row["pass^2"]) == pytest.approx(((0.75 + 1) / 2, (0.5 + 1) / 2))
+    assert row[["low", "high", "seeds"]].tolist() == [0.5, 1.0, 2]
 
 
 def test_what_was_not_measured_is_named(transferred):
@@ -440,23 +471,54 @@ def test_what_was_not_measured_is_named(transferred):
         figures.transfer_table(transferred)
 
 
-def test_speedups_and_verdicts_by_hand(tmp_path):
-    """Five seeds arrive at 40 tasks, the baseline never within 80: at least twice as fast, and undecided about five."""
+@pytest.fixture
+def compared(tmp_path) -> dict[str, list[Path]]:
+    """Five seeds of imagine, which arrives after 40 tasks, and of baselines that never do, within 80 and 400."""
     curves = {
-        "baseline": [(0.0, 0.1), (0.1, 0.1), (0.2, 0.2)],
-        "dual_lora": [(0.0, 0.1), (0.8, 0.5), (0.9, 0.7)],
+        "baseline": [(0, 0.0, 0.1), (40, 0.1, 0.1), (80, 0.2, 0.2), (400, 0.2, 0.3)],
+        "baseline_320": [(0, 0.0, 0.1), (80, 0.3, 0.2)],
+        "imagine": [(0, 0.0, 0.1), (40, 0.8, 0.5), (80, 0.9, 0.7)],
     }
-    runs = {arm: [] for arm in curves}
+    runs: dict[str, list[Path]] = {arm: [] for arm in curves}
     for arm, seed in itertools.product(curves, range(5)):
         rows = []
-        for i, (known, new) in enumerate(curves[arm]):
-            rows += success_rows(40 * i, "validation", known) + success_rows(40 * i, "test", new)
+        for tasks, known, new in curves[arm]:
+            rows += success_rows(tasks, "validation", known) + success_rows(tasks, "test", new)
         runs[arm].append(write_run(tmp_path / f"{arm}-{seed}", seed, rows))
-    table = figures.speedup_table(runs, "baseline").set_index("split")
-    assert table.loc["validation", ["times fewer", "at least", "low"]].tolist() == [float("inf"), 2.0, 2.0]
-    assert table.loc["test", ["at least", "low"]].tolist() == [1.0, 1.0]
-    verdicts = figures.transfer_verdicts(runs)
-    assert verdicts["verdict"].tolist() == ["undecided", "undecided", "undecided", "supported"]
-    assert verdicts.iloc[-1][["low", "high"]].tolist() == pytest.approx([0.7 / 0.2, 0.7 / 0.2])
-    fewer = figures.transfer_verdicts({arm: folders[:4] for arm, folders in runs.items()})
+    return runs
+
+
+def test_speedups_and_verdicts_by_hand(compared):
+    """At least 10 and 5 times fewer tasks; 0.7 / 0.2 and 0.7 / 0.3 of the success."""
+    table = figures.speedup_table(compared, "baseline").set_index(["arm", "split"])
+    assert table.loc[("imagine", "validation"), ["times fewer", "at least", "low"]].tolist() == [float("inf"), 10, 10]
+    assert table.loc[("imagine", "test"), ["at least", "low"]].tolist() == [5, 5]
+    verdicts = figures.transfer_verdicts(compared)
+    assert verdicts["verdict"].tolist() == [
+        "supported", "supported", "supported", "supported", "undecided", "supported", "supported", "refuted"
+    ]  # fmt: skip
+    assert verdicts.iloc[-2][["low", "high"]].tolist() == pytest.approx([0.7 / 0.2, 0.7 / 0.2])
+    assert "the success of baseline_320 after 80 tasks" in verdicts["claim"].iloc[-2]
+    assert verdicts.iloc[-1][["low", "high"]].tolist() == pytest.approx([0.7 / 0.3, 0.7 / 0.3])
+    fewer = figures.transfer_verdicts({arm: folders[:4] for arm, folders in compared.items()})
     assert set(fewer["verdict"]) == {"undecided"}
+
+
+def test_the_aim_wants_a_ratio_and_an_interval(compared):
+    """Within 160 tasks the baseline leaves at least 4 and 2; two seeds of ours that never arrive end the interval."""
+    aims = figures.transfer_verdicts(compared)["claim"].str.endswith("(the aim)")
+    for folder in compared["baseline"]:
+        path = folder / "metrics.jsonl"
+        path.write_text(path.read_text().replace('"tasks": 400', '"tasks": 160'))
+    assert figures.transfer_verdicts(compared)[aims]["verdict"].tolist() == ["undecided", "undecided"]
+    for folder in compared["baseline"]:  # arrives: 160 / 40 and 160 / 80 are all there is
+        path = folder / "metrics.jsonl"
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        path.write_text("".join(json.dumps(r | {"success": 0.9} if r["tasks"] == 160 else r) + "\n" for r in lines))
+    assert figures.transfer_verdicts(compared)[aims]["verdict"].tolist() == ["refuted", "refuted"]
+
+
+def test_without_a_baseline_of_our_budget_there_is_one_comparison(compared):
+    runs = {arm: folders for arm, folders in compared.items() if arm != "baseline_320"}
+    last = figures.transfer_verdicts(runs).iloc[-1]
+    assert len(figures.transfer_verdicts(runs)) == 7 and "of baseline after 400 tasks" in last["claim"]

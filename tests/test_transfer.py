@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+from types import SimpleNamespace
 
 import pytest
 
+from lfo import transfer
 from lfo.config import as_dict
 from lfo.learner import Learner
 from lfo.transfer import CONDITIONS, FILE, LEVELS, measure
@@ -41,6 +44,31 @@ def test_what_was_measured_is_not_played_again_and_anything_else_is(run):
     assert set(measure(run, episodes=2, tasks_per_level=1)["success"]) == {7}
     fewer = measure(run, episodes=1, tasks_per_level=1)
     assert len(fewer) == len(rows) // 2 and set(fewer["success"]) <= {0, 1}
+
+
+def test_what_was_measured_with_older_adapters_is_played_again(run):
+    rows = measure(run, episodes=1, tasks_per_level=1)
+    rows.assign(success=7).to_csv(run / FILE, index=False)
+    later = (run / FILE).stat().st_mtime + 1
+    (adapter,) = run.glob("adapters/v*/policy/adapter_model.safetensors")
+    os.utime(adapter, (later, later))
+    assert set(measure(run, episodes=1, tasks_per_level=1)["success"]) <= {0, 1}
+
+
+def test_episodes_with_and_without_imagination(run, monkeypatch):
+    """The same tasks and users; what tells them apart is whether an imagined reply is in the context."""
+    seen = []
+
+    def played(engine, codec, world, tasks, config, seed, episodes, aided):
+        seen.append((seed, [t.task_id for t in tasks], aided))
+        return [SimpleNamespace(success=aided)] * len(tasks)
+
+    monkeypatch.setattr(transfer, "play_tasks", played)
+    rows = transfer.measure_unaided(run)
+    assert rows.groupby("aided")["success"].mean().to_dict() == {0: 0.0, 1: 1.0}
+    assert seen[0][:2] == seen[1][:2] and seen[0][2] and not seen[1][2]
+    monkeypatch.setattr(transfer, "play_tasks", None)
+    assert transfer.measure_unaided(run).equals(rows)
 
 
 def test_a_run_without_adapters_says_so(tmp_path):
