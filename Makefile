@@ -23,6 +23,8 @@ CORE_FILES := $(subst $(empty) $(empty),$(comma),$(CORE:%=lfo/%.py))
 
 # What the notebooks train: grids and where their runs lie.
 GRIDS := configs/science.yaml=results/runs $(addsuffix =results/ablation,$(sort $(wildcard configs/ablation_*.yaml)))
+# What settings were chosen by, before the notebooks.
+TUNINGS := baseline baseline_wide baseline_long imagine couplings disguise
 
 # Training on a CPU allocates and frees the same large tensors at every step. By default glibc maps each of them
 # afresh and gives it back, and the page faults then cost more than the arithmetic: keep the memory instead.
@@ -75,10 +77,14 @@ notebooks: setup  ## run all notebooks in order, write results/
 	@$(BIN)/lfo readme
 	@echo "== notebooks: the executed notebooks, metrics, tables and figures are in results/"
 
-science: setup  ## say how long everything takes, then run all notebooks; resumes where it was interrupted
-	@echo "== science: timing short runs (a few minutes) to estimate the unfinished ones of: $(GRIDS)"
-	$(BIN)/lfo estimate $(GRIDS)
+science: setup  ## say how long everything takes, then tune and run all notebooks; resumes where it was interrupted
+	@echo "== science: timing short runs (a few minutes) to estimate the unfinished ones of all grids in configs/"
+	$(BIN)/lfo estimate $(GRIDS) $(foreach name,$(TUNINGS),configs/tuning_$(name).yaml=results/tuning/$(name))
 	@echo "== science: the last row is hours by the clock; what the notebooks do with finished runs comes on top, minutes each"
+	@set -e; for name in $(TUNINGS); do \
+		echo "== science: configs/tuning_$$name.yaml -> results/tuning/$$name"; \
+		$(BIN)/lfo sweep --grid configs/tuning_$$name.yaml --out results/tuning/$$name; \
+	done
 	@$(MAKE) --no-print-directory notebooks
 
 test: setup  ## ruff, pytest with coverage, and the notebooks in the smoke profile

@@ -12,8 +12,9 @@ import math
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
-from lfo.figures import ResultError, read_metrics
+from lfo.figures import ResultError, Runs, read_metrics
 
 RAISE_BELOW = 0.30  # rule accuracy under which the world model is too weak
 LOWER_ABOVE = 0.80  # rule accuracy over which it has little left to learn
@@ -68,6 +69,12 @@ def diagnose(folder: str | Path) -> Diagnosis:
         success_trend=trend,
         advice=lambda_advice(accuracy, trend, config["lam"], config["coupling"]),
     )
+
+
+def diagnosis_table(runs: Runs) -> pd.DataFrame:
+    """`diagnose`, a row per run; raises what that raises."""
+    rows = [{"arm": arm, **dataclasses.asdict(diagnose(folder))} for arm, folders in runs.items() for folder in folders]
+    return pd.DataFrame(rows)
 
 
 def _ratio(steps: list[dict], above: str, below: str) -> float:

@@ -1,7 +1,8 @@
 """Who learns in which step, and what waits for its turn (DESIGN section 4). Bookkeeping alone: nothing is learned here.
 
-Whoever waits gets what it missed at its next turn, so that numbers of updates are those of `joint`. Rollouts that
-wait grow no staler: the policy does not move before its turn.
+Whoever waits gets what it missed at its next turn, so that numbers of updates are those of `joint`, but for
+`world_first`, where the policy lets the first tasks pass. Rollouts that wait grow no staler: the policy does not move
+before its turn.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ import math
 import pytest
 
 from lfo.config import RunConfig, as_dict
-from lfo.diagnostics import FALLING, LOWER_ABOVE, RAISE_BELOW, diagnose, lambda_advice
+from lfo.diagnostics import FALLING, LOWER_ABOVE, RAISE_BELOW, diagnose, diagnosis_table, lambda_advice
 from lfo.figures import ResultError
 
 
@@ -95,3 +95,13 @@ def test_advice_says_where_lambda_is_no_lever():
     assert said.endswith("more world_model.updates or learning_rate does what more lambda cannot.")
     assert "updates" not in lambda_advice(0.1, 0.0, 0.0, "imagine")  # from 0 on, lambda switches learning on
     assert "updates" not in lambda_advice(0.1, 0.0, 0.5, "shared")
+
+
+def test_a_table_has_a_row_per_run(tmp_path):
+    folders = []
+    for seed, success in enumerate((0.25, 0.75)):
+        (tmp_path / str(seed)).mkdir()
+        folders.append(write_run(tmp_path / str(seed), evaluation(0, success, 0.5)))
+    table = diagnosis_table({"one": folders[:1], "other": folders[1:]})
+    assert table["arm"].tolist() == ["one", "other"] and table["success"].tolist() == [0.25, 0.75]
+    assert "keep lambda" in table["advice"].iloc[0]
