@@ -688,8 +688,9 @@ def results_block(results: str | Path) -> str:
     texts = {
         "04_headline": f"![Success against sampled tasks, by arm]({results.name}/04_learning_curves.png)\n\n"
         "Success at known and at new companies, levels 1 and 2, greedy; sampled tasks, dropped ones included; median "
-        "and 95% interval over the seeds ([notebook 04](notebooks/04_transfer_eval.ipynb); the baseline is given 800 "
-        "tasks, so that its learning rate is still high after 320):",
+        "and 95% interval over the seeds (of fewer than five: their range; [notebook 04]"
+        "(notebooks/04_transfer_eval.ipynb) says what each arm is):",
+        "04_verdicts": "What that makes of the claims, the interval being that of the ratio:",
         "04_controls": "Against the controls, seed by seed, the area under the learning curve; `lead` is the median "
         "difference to the `rival` that comes closest:",
         "03_final_success": "What `make results` trains, by level, pooled over its seeds, with Wilson 95% intervals "
