@@ -11,6 +11,7 @@ import dataclasses
 import io
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -212,11 +213,16 @@ def headline_table(runs: Runs, baseline: str | None = None) -> pd.DataFrame:
                 if metric in cells:
                     cell = cells[metric]
                     interval = f" [{cell.low}, {cell.high}]" if isinstance(cell.low, str) else ""
-                    row[f"{name}, {companies.split()[0]}"] = f"{cell.median}{interval}"
+                    row[f"{name}, {companies.split()[0]}"] = _shorter(f"{cell.median}{interval}")
         rows.append(row)
     known, new = (companies.split()[0] for companies in SPLIT_NAMES.values())
     order = ["arm", "seeds", *(f"{name}, {which}" for which in (known, new) for name in names.values())]
     return pd.DataFrame(rows).reindex(columns=[c for c in order if any(c in row for row in rows)]).fillna("")
+
+
+def _shorter(text: str) -> str:
+    """The same text, its numbers with two decimals at most."""
+    return re.sub(r"\d+\.\d+", lambda number: f"{float(number[0]):.2f}".rstrip("0").rstrip("."), text)
 
 
 def speedup_table(runs: Runs, baseline: str, threshold: float = 0.7) -> pd.DataFrame:
