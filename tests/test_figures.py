@@ -205,6 +205,10 @@ def test_headline_by_hand(runs):
     assert known[2] == [1, "80", "0.9"]
 
 
+def test_headline_numbers_have_two_decimals():
+    assert figures._shorter(">=6.667 [5, 0.2006]") == ">=6.67 [5, 0.2]" and figures._shorter(">800") == ">800"
+
+
 def test_arms_are_read_at_the_budget_of_the_shorter_one(runs):
     """A run of `plain` was stopped after 40 tasks: `dual` is read there too, `plain` not at 80."""
     path = runs["plain"][1] / "metrics.jsonl"
