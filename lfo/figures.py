@@ -416,12 +416,14 @@ def learning_curves(runs: Runs) -> plt.Figure:
     data = frame(runs, "success", needed=True).query("level == 0")
     fig, axes = plt.subplots(1, 2, figsize=(13, 4), sharey=True)
     colours = dict(zip(runs, sns.color_palette(n_colors=len(runs)), strict=True))
+    dashes = {arm: "--" if i >= len(sns.color_palette()) else "-" for i, arm in enumerate(runs)}  # colours come again
     for ax, (split, title) in zip(axes, SPLIT_NAMES.items(), strict=True):
         part = data[data["split"] == split]
         for arm, one in part.groupby("arm", sort=False):
             curves = aligned(one)
             label = f"{arm} ({one['seed'].nunique()} seed{'s' * (one['seed'].nunique() > 1)})"
-            ax.plot(curves.index, curves.median(axis=1), color=colours[arm], lw=2.5, marker="o", ms=4, label=label)
+            ax.plot(curves.index, curves.median(axis=1), color=colours[arm], ls=dashes[arm], lw=2.5, marker="o", ms=4,
+                    label=label)  # fmt: skip
             ax.fill_between(curves.index, curves.min(axis=1), curves.max(axis=1), color=colours[arm], alpha=0.15, lw=0)
         ax.axhline(0.7, color="grey", lw=1, ls=":")
         ax.set(title=title, xlabel="sampled tasks", ylim=(-0.02, 1.02))
