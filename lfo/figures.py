@@ -378,12 +378,12 @@ def _transfer(runs: Runs) -> pd.DataFrame:
 def transfer_figure(runs: Runs, by: str) -> plt.Figure:
     """`transfer_table` by level or variation, known phrasings: one panel for known and one for new companies."""
     table = transfer_table(runs, by).query("phrasings == 'known'").rename(columns={by: "level"})
-    fig, axes = plt.subplots(1, 2, figsize=(11, 3.6), sharey=True, layout="constrained")
+    fig, axes = plt.subplots(1, 2, figsize=(13, 3.8), sharey=True, layout="constrained")
     for ax, title in zip(axes, SPLIT_NAMES.values(), strict=True):
         _interval_bars(ax, table[table["companies"] == title].fillna({"low": 0, "high": 1}), "arm")
         ax.set(title=title, xlabel=by, ylim=(0, 1.02))
     axes[0].set_ylabel("success, median of seeds, 95%")
-    axes[1].legend(fontsize="small")
+    axes[1].legend(fontsize="small", loc="upper left", bbox_to_anchor=(1.01, 1))
     return fig
 
 
@@ -548,7 +548,8 @@ def _interval_bars(ax: plt.Axes, data: pd.DataFrame, hue: str) -> None:
         one = data[data[hue] == name].sort_values("level")
         x = np.array([levels.index(v) for v in one["level"]]) + (i - (len(names) - 1) / 2) * width
         error = np.vstack([one["success"] - one["low"], one["high"] - one["success"]]).clip(min=0)
-        ax.bar(x, one["success"], width, yerr=error, error_kw={"lw": 1, "capsize": 2}, label=name)
+        hatch = "///" if i >= len(sns.color_palette()) else None  # colours come again
+        ax.bar(x, one["success"], width, yerr=error, error_kw={"lw": 1, "capsize": 2}, label=name, hatch=hatch)
     ax.set_xticks(range(len(levels)), levels)
     ax.grid(axis="x", visible=False)
 
