@@ -39,9 +39,8 @@ class TorchEngine:
         """
         self.device = torch.device(device)
         self._pristine = load_base(base, device).eval()
-        self._pristine.set_attn_implementation(
-            "sdpa"
-        )  # from transformers 5.23, a step copies no keys for a group's heads
+        # From transformers 5.23 on, a step of this attention copies no keys for the heads of a group.
+        self._pristine.set_attn_implementation("sdpa")
         self._models: dict[str, PreTrainedModel] = {"base": self._pristine}
         self._sessions: dict[str, Session] = {}
         self._chunk, self._row_streams = chunk, row_streams
