@@ -350,6 +350,24 @@ def transfer_table(runs: Runs, by: str | None = None) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def form_table(runs: Runs) -> pd.DataFrame:
+    """Precision and recall of the fields that are asked of the user, known phrasings: median over the seeds, 95%.
+
+    Fields are pooled over a run's episodes (micro-averaged). precision: requested fields that the task's calls need;
+    nan where a run requests none. recall: needed fields that are requested. requested, needed: per episode.
+    """
+    known, rows = _transfer(runs).query("not held_out_phrasing"), []
+    for (arm, split), part in known.groupby(["arm", "split"], sort=False):
+        sums = part.groupby("seed")[["requested", "useful", "needed"]].sum()
+        row = {"arm": arm, "companies": SPLIT_NAMES[split]}
+        for name, of in {"precision": "requested", "recall": "needed"}.items():
+            one = median(sums["useful"] / sums[of])
+            row |= {name: one.value, f"{name} low": one.low, f"{name} high": one.high}
+        each = part.groupby("seed")[["requested", "needed"]].mean().median()
+        rows.append(row | {"requested": each["requested"], "needed": each["needed"], "seeds": len(sums)})
+    return pd.DataFrame(rows)
+
+
 def pass_k_table(runs: Runs) -> pd.DataFrame:
     """pass^k for every k up to the episodes per task, known phrasings: median over the seeds, and 95% of the last."""
     rows = []

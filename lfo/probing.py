@@ -49,7 +49,7 @@ from lfo.rollout import Engine
 from lfo.simulator import CsrSimulator
 from lfo.tokens import CallExample, Codec, collate_calls
 from lfo.tools import format_call, search_company
-from lfo.train import load_for_playing, published_adapters, up_to_date
+from lfo.train import load_for_playing, published_adapters, up_to_date, write_measured
 from lfo.world import DEPARTMENT_OF_GOAL, World, canonical, generate_world, industry_fields
 
 SPLITS = ("validation", "test")  # known and new companies
@@ -111,13 +111,11 @@ def probe(folder: str | Path, tasks: int = 50, samples: int = 8) -> dict[str, pd
     }
     tables, subject = {}, None
     for name, measure in measures.items():
-        path = Path(folder) / f"probing_{name}.csv"
-        if not up_to_date(folder, path.name):
+        file = f"probing_{name}.csv"
+        if not up_to_date(folder, file):
             subject = subject or load_subject(folder, tasks)
-            temporary = path.with_suffix(".tmp")
-            pd.DataFrame(measure(subject)).to_csv(temporary, index=False)
-            temporary.replace(path)
-        tables[name] = pd.read_csv(path, keep_default_na=False)  # empty texts stay texts
+            write_measured(measure(subject), folder, file)
+        tables[name] = pd.read_csv(Path(folder) / file, keep_default_na=False)  # empty texts stay texts
     return tables
 
 

@@ -32,6 +32,7 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
 
+import pandas as pd
 import torch
 from tqdm import tqdm
 
@@ -587,6 +588,15 @@ def up_to_date(folder: str | Path, file: str) -> bool:
     path = Path(folder) / file
     adapters = Path(folder).glob("adapters/v*/*/adapter_model.safetensors")
     return path.exists() and all(adapter.stat().st_mtime <= path.stat().st_mtime for adapter in adapters)
+
+
+def write_measured(rows: list[dict], folder: str | Path, file: str) -> pd.DataFrame:
+    """Write a measurement into a run folder, whole or not at all; return it as it will be read."""
+    path = Path(folder) / file
+    temporary = path.with_suffix(".tmp")
+    pd.DataFrame(rows).to_csv(temporary, index=False)
+    temporary.replace(path)
+    return pd.read_csv(path)
 
 
 def load_for_playing(folder: str | Path, device: str = "cpu") -> tuple[Engine, Codec]:

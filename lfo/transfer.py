@@ -14,9 +14,10 @@ import pandas as pd
 
 from lfo.config import RunConfig, build, derive_seed
 from lfo.evaluate import play_tasks
-from lfo.records import Task
-from lfo.train import load_for_playing, up_to_date
-from lfo.world import World, generate_world
+from lfo.records import Task, Trajectory
+from lfo.tools import parse_action
+from lfo.train import load_for_playing, up_to_date, write_measured
+from lfo.world import FIELDS, World, generate_world, needed_fields
 
 FILE = "transfer.csv"
 UNAIDED = "unaided.csv"
@@ -24,36 +25,43 @@ LEVELS = (1, 2, 3, 4, 5)
 CONDITIONS = (("validation", False), ("test", False), ("test", True))  # split, held-out phrasing
 
 
-def measure(folder: str | Path, episodes: int = 4, tasks_per_level: int = 20) -> pd.DataFrame:
-    """One row per greedy episode: split, held_out_phrasing, level, variation, task_id, episode, success.
+def measure(folder: str | Path, episodes: int = 2, tasks_per_level: int | None = None) -> pd.DataFrame:
+    """One row per greedy episode: split, held_out_phrasing, level, variation, task_id, needed, episode, success,
+    requested, useful.
 
-    variation: how the task's company departs from the typical rules (typical | extra | different). The episodes
-    of a task differ in the user's behaviour and in the CSR's wording; they are the same for every run. What was
-    measured before, on the same tasks with the same adapters, is not played again.
+    variation: how the task's company departs from the typical rules (typical | extra | different). needed: fields that
+    the task's calls demand; requested: fields that the agent asked the user for; useful: both at once. The episodes
+    of a task differ in the user's behaviour and in the CSR's wording; they are the same for every run.
+    tasks_per_level: the first ones of each split; None: all. What was measured before, on the same tasks with the same
+    adapters, is not played again.
 
     Raises:
         FileNotFoundError: the run has published no adapters.
     """
-    path = Path(folder) / FILE
     config = build(RunConfig, json.loads((Path(folder) / "config.json").read_text()))
     world = generate_world(config.world_seed)
-    asked = [
+    tasks = {
+        split: [task for level in LEVELS for task in world.split(split, (level,))[:tasks_per_level]]
+        for split, _ in CONDITIONS
+    }
+    planned = [
         {"split": split, "held_out_phrasing": held_out, **_facts(world, task), "episode": k}
         for split, held_out in CONDITIONS
-        for task in _tasks(world, split, tasks_per_level)
+        for task in tasks[split]
         for k in range(episodes)
     ]
-    if up_to_date(folder, FILE) and pd.read_csv(path).drop(columns="success").equals(pd.DataFrame(asked)):
-        return pd.read_csv(path)
+    if up_to_date(folder, FILE):
+        table = pd.read_csv(Path(folder) / FILE)
+        if table.reindex(columns=list(planned[0])).equals(pd.DataFrame(planned)):
+            return table
     engine, codec = load_for_playing(folder)
-    won = [
-        int(row.success)
+    played = [
+        row
         for split, held_out in CONDITIONS
-        for row in play_tasks(
-            engine, codec, world, _tasks(world, split, tasks_per_level), config, 0, episodes, held_out
-        )
+        for row in play_tasks(engine, codec, world, tasks[split], config, 0, episodes, held_out)
     ]
-    return _write(pd.DataFrame(asked).assign(success=won), path)
+    rows = [plan | _outcome(world, row) for plan, row in zip(planned, played, strict=True)]
+    return write_measured(rows, folder, FILE)
 
 
 def measure_unaided(folder: str | Path) -> pd.DataFrame:
@@ -64,9 +72,8 @@ def measure_unaided(folder: str | Path) -> pd.DataFrame:
     Raises:
         FileNotFoundError: the run has published no adapters.
     """
-    path = Path(folder) / UNAIDED
     if up_to_date(folder, UNAIDED):
-        return pd.read_csv(path)
+        return pd.read_csv(Path(folder) / UNAIDED)
     config = build(RunConfig, json.loads((Path(folder) / "config.json").read_text()))
     world, (engine, codec) = generate_world(config.world_seed), load_for_playing(folder)
     rows = []
@@ -74,20 +81,23 @@ def measure_unaided(folder: str | Path) -> pd.DataFrame:
         tasks, seed = world.split(split, config.levels)[: config.eval_tasks], derive_seed(config.seed, split)
         played = play_tasks(engine, codec, world, tasks, config, seed, config.eval_episodes, aided=bool(aided))
         rows += [{"split": split, "aided": aided, "success": int(row.success)} for row in played]
-    return _write(pd.DataFrame(rows), path)
-
-
-def _write(table: pd.DataFrame, path: Path) -> pd.DataFrame:
-    temporary = path.with_suffix(".tmp")
-    table.to_csv(temporary, index=False)
-    temporary.replace(path)
-    return pd.read_csv(path)
-
-
-def _tasks(world: World, split: str, per_level: int) -> list[Task]:
-    return [task for level in LEVELS for task in world.split(split, (level,))[:per_level]]
+    return write_measured(rows, folder, UNAIDED)
 
 
 def _facts(world: World, task: Task) -> dict:
     variation = next(r.variation for (company, _), r in world.rules.items() if company == task.company_id)
-    return {"task_id": task.task_id, "level": task.level, "variation": variation}
+    needed = len(_needed(world, task))
+    return {"task_id": task.task_id, "level": task.level, "variation": variation, "needed": needed}
+
+
+def _needed(world: World, task: Task) -> tuple[str, ...]:
+    lacking = set(FIELDS) - set(world.profiles[task.profile_id].values)
+    return needed_fields(world.rules, task.company_id, task.goals, lacking)
+
+
+def _outcome(world: World, row: Trajectory) -> dict:
+    task = next(t for t in world.tasks if t.task_id == row.task_id)
+    forms = [parse_action(turn.action).arguments["fields"] for turn in row.turns if turn.tool == "auth_info_form"]
+    requested = {field for fields in forms for field in fields}
+    useful = requested & set(_needed(world, task))
+    return {"success": int(row.success), "requested": len(requested), "useful": len(useful)}

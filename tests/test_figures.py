@@ -443,7 +443,8 @@ def transferred(tmp_path):
             for task, (variation, count) in enumerate(zip(("typical", "extra"), won, strict=True)):
                 rows += [
                     {"split": split, "held_out_phrasing": bool(held_out), "task_id": f"{split}-{task}", "level": 1,
-                     "variation": variation, "episode": k, "success": int(k < count)} for k in range(2)
+                     "variation": variation, "needed": 2, "episode": k, "success": int(k < count),
+                     "requested": 3, "useful": 1 + (k < count)} for k in range(2)
                 ]  # fmt: skip
         pd.DataFrame(rows).to_csv(folder / "transfer.csv", index=False)
         folders.append(folder)
@@ -459,6 +460,19 @@ def test_transfer_by_condition_and_by_rules(transferred):
     assert split.loc[(known, "known", "typical"), "success"] == 1.0
     assert split.loc[(known, "known", "extra"), ["low", "success", "high"]].tolist() == [0.5, 0.75, 1.0]
     assert len(figures.transfer_figure(transferred, "variation").axes) == 2
+
+
+def test_precision_and_recall_of_the_form(transferred):
+    """Validation, four episodes of 3 requested and 2 needed fields: 7 useful ones in seed 0, 8 in seed 1."""
+    known = figures.SPLIT_NAMES["validation"]
+    row = figures.form_table(transferred).set_index("companies").loc[known]
+    assert row[["precision", "precision low", "precision high"]].tolist() == pytest.approx([7.5 / 12, 7 / 12, 8 / 12])
+    assert row[["recall", "requested", "needed", "seeds"]].tolist() == [(7 / 8 + 1) / 2, 3.0, 2.0, 2]
+    for folder in transferred["arm"]:
+        path = folder / "transfer.csv"
+        pd.read_csv(path).assign(requested=0, useful=0).to_csv(path, index=False)
+    row = figures.form_table(transferred).set_index("companies").loc[known]
+    assert math.isnan(row["precision"]) and row["recall"] == 0
 
 
 def test_pass_k_falls_with_k(transferred):

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from lfo.cli import main
-from lfo.config import ConfigError, RunConfig, as_dict
+from lfo.config import ConfigError, as_dict
 from lfo.sweep import SweepError, by_arm, finished, read_grid, seeded, tasks_done, train_many
 from lfo.train import published_adapters, train
 
@@ -84,13 +84,13 @@ def test_shipped_grids_load(path, monkeypatch):
 
 
 def test_shipped_ablations_fit_each_other(monkeypatch):
-    """Arms of the same name are one run, no run is trained under two names, and every file has the reference."""
+    """No arm is in two files, no run is trained under two names, and the controls are what every section needs."""
     monkeypatch.chdir(ROOT)
-    runs: dict[Path, RunConfig] = {}
-    for path in sorted((ROOT / "configs").glob("ablation_*.yaml")):
-        grid = read_grid(path, "out")
-        assert all(runs.setdefault(folder, config) == config for folder, config in grid.items())
-        assert Path("out/reference/seed0") in grid
+    grids = {path.stem: read_grid(path, "out") for path in (ROOT / "configs").glob("ablation_*.yaml")}
+    runs = {folder: config for grid in grids.values() for folder, config in grid.items()}
+    assert len(runs) == sum(map(len, grids.values()))
+    controls = by_arm(grids["ablation_controls"])
+    assert list(controls) == ["reference", "placebo", "imagine_0", "none", "equal_compute"]
     assert len({dataclasses.replace(config, name="") for config in runs.values()}) == len(runs)
     assert {len(folders) for folders in by_arm(runs).values()} == {3}
     assert all(set(config.eval_splits) == {"validation", "test"} for config in runs.values())

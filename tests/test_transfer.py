@@ -10,8 +10,12 @@ import pytest
 
 from lfo import transfer
 from lfo.config import as_dict
+from lfo.evaluate import play_scripted
 from lfo.learner import Learner
+from lfo.records import Turn
+from lfo.tools import format_call
 from lfo.transfer import CONDITIONS, FILE, LEVELS, measure
+from lfo.world import FIELDS
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +32,9 @@ def run(make_config, base_path, codec, tmp_path_factory):
 def test_one_row_per_episode_of_every_condition(run, world):
     rows = measure(run, episodes=2, tasks_per_level=1)
     assert len(rows) == len(CONDITIONS) * len(LEVELS) * 2
-    assert list(rows.columns) == ["split", "held_out_phrasing", "task_id", "level", "variation", "episode", "success"]
+    facts = ["split", "held_out_phrasing", "task_id", "level", "variation", "needed", "episode"]
+    assert list(rows.columns) == [*facts, "success", "requested", "useful"]
+    assert (rows["useful"] <= rows[["needed", "requested"]].min(axis=1)).all() and rows["requested"].any()
     assert set(zip(rows["split"], rows["held_out_phrasing"], strict=True)) == set(CONDITIONS)
     tasks = {t.task_id: t for t in world.split("test") + world.split("validation")}
     for row in rows.itertuples():
@@ -36,6 +42,28 @@ def test_one_row_per_episode_of_every_condition(run, world):
         rules = [r for (company, _), r in world.rules.items() if company == task.company_id]
         assert (row.split, row.level) == (task.split, task.level) and {r.variation for r in rules} == {row.variation}
     assert sorted(rows["episode"].unique()) == [0, 1] and set(rows["success"]) <= {0, 1}
+
+
+def test_what_a_form_requests_beside_what_the_task_needs(world):
+    """By hand: an oracle's form asks for what is needed and nothing else; one field swapped, for one field less."""
+    task = world.split("test", (4,))[0]  # the user lacks a field, and has the alternative to it
+    episode = play_scripted(world, task, "oracle")
+    row = SimpleNamespace(task_id=task.task_id, turns=episode.turns, success=episode.success)
+    needed = transfer._needed(world, task)
+    assert transfer._outcome(world, row) == {"success": 1, "requested": len(needed), "useful": len(needed)}
+    other = next(f for f in FIELDS if f not in needed)
+    form = Turn(format_call("auth_info_form", {"fields": [other, needed[0]]}), "{}", "auth_info_form", "ok")
+    row.turns = [form]
+    assert transfer._outcome(world, row) == {"success": 1, "requested": 2, "useful": 1}
+
+
+def test_all_tasks_of_the_world_unless_told_otherwise(run, world, monkeypatch):
+    monkeypatch.setattr(transfer, "play_tasks", lambda *args: [
+        SimpleNamespace(task_id=t.task_id, turns=[], success=True) for t in args[3] for _ in range(args[6])
+    ])  # fmt: skip
+    rows = measure(run, episodes=1)
+    assert set(rows["task_id"]) == {t.task_id for t in world.split("validation") + world.split("test")}
+    assert (rows["success"] == 1).all() and not rows["requested"].any() and (rows["needed"] > 0).any()
 
 
 def test_what_was_measured_is_not_played_again_and_anything_else_is(run):
