@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 import seaborn as sns
 
-from lfo.figures import SPLIT_NAMES, ResultError, Runs, arrivals, frame, written
+from lfo.figures import SPLIT_NAMES, ResultError, Runs, arrivals, frame
 from lfo.statistics import Estimate, kaplan_meier_median, median, paired_difference
 
 ENOUGH_SEEDS = 3  # fewer decide no claim about an ablation
@@ -116,21 +116,6 @@ def _no_gain(leads: Sequence[Estimate], enough: int) -> str:
     if any(lead.n >= enough and lead.value >= MARGIN and lead.low > 0 for lead in leads):
         return "refuted"
     return "supported" if all(lead.n >= enough and lead.high < MARGIN for lead in leads) else "undecided"
-
-
-def unaided_table(runs: Runs) -> pd.DataFrame:
-    """Success of finished runs with and without imagined replies: medians, and of the loss with its 95% interval.
-
-    Read from the unaided.csv that `lfo.transfer.measure_unaided` leaves in each run folder.
-    """
-    data = written(runs, "unaided.csv", "run notebook 05, or `lfo.transfer.measure_unaided` on the run folder")
-    shares = data.groupby(["arm", "split", "seed", "aided"], sort=False)["success"].mean().unstack("aided")
-    rows = []
-    for (arm, split), one in shares.groupby(["arm", "split"], sort=False):
-        lost = median(one[1] - one[0])
-        rows.append({"arm": arm, "split": split, "with imagination": one[1].median(), "without": one[0].median(),
-                     "lost": lost.value, "low": lost.low, "high": lost.high, "seeds": lost.n})  # fmt: skip
-    return pd.DataFrame(rows)
 
 
 # --- figures ---------------------------------------------------------------------------------

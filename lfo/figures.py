@@ -350,6 +350,24 @@ def transfer_table(runs: Runs, by: str | None = None) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def told_table(runs: Runs, by: str | None = None) -> pd.DataFrame:
+    """Success by what the policy is told (`lfo.transfer.measure_told`), and by `by` (variation): medians over seeds.
+
+    low, high: 95%; minus imagined: the paired difference to what the run's own world model makes of it.
+    """
+    data, rows = written(runs, "told.csv", "run notebook 04, or `lfo.transfer.measure_told` on the run folder"), []
+    index = ["arm", "split", *([by] if by else []), "seed"]
+    shares = data.groupby([*index, "told"], sort=False)["success"].mean().unstack("told")[data["told"].unique()]
+    for keys, part in shares.groupby(index[:-1], sort=False):
+        for told in part:
+            success, gain = median(part[told]), median(part[told] - part["imagined"])
+            rows.append(dict(zip(index, keys, strict=False)) | {
+                "told": told, "success": success.value, "low": success.low, "high": success.high,
+                "minus imagined": gain.value, "gain low": gain.low, "gain high": gain.high, "seeds": gain.n,
+            })  # fmt: skip
+    return pd.DataFrame(rows)
+
+
 def form_table(runs: Runs) -> pd.DataFrame:
     """Precision and recall of the fields that are asked of the user, known phrasings: median over the seeds, 95%.
 

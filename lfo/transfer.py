@@ -6,6 +6,7 @@ tables of notebook 04 are drawn from those files alone (`lfo.figures`).
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 from pathlib import Path
@@ -13,14 +14,14 @@ from pathlib import Path
 import pandas as pd
 
 from lfo.config import RunConfig, build, derive_seed
-from lfo.evaluate import play_tasks
+from lfo.evaluate import TruthfulEngine, play_tasks
 from lfo.records import Task, Trajectory
 from lfo.tools import parse_action
 from lfo.train import load_for_playing, up_to_date, write_measured
 from lfo.world import FIELDS, World, generate_world, needed_fields
 
 FILE = "transfer.csv"
-UNAIDED = "unaided.csv"
+TOLD = "told.csv"
 LEVELS = (1, 2, 3, 4, 5)
 CONDITIONS = (("validation", False), ("test", False), ("test", True))  # split, held-out phrasing
 
@@ -64,30 +65,54 @@ def measure(folder: str | Path, episodes: int = 2, tasks_per_level: int | None =
     return write_measured(rows, folder, FILE)
 
 
-def measure_unaided(folder: str | Path) -> pd.DataFrame:
-    """One row per greedy episode of the run's own evaluation: split, aided (1: with imagined replies), success.
+def measure_told(folder: str | Path) -> pd.DataFrame:
+    """One row per greedy episode of the run's own evaluation: split, told, variation, success. For runs that `imagine`.
 
-    Without them a policy acts on what it has internalised (`policy.internalise`). Measured once, as by `measure`.
+    told: what the policy reads before it asks the user for anything. nothing: all it has is internalised
+    (`policy.internalise`). imagined: what its world model says, as in training. typical: what departments like the one
+    that it means to call usually demand, the most that can be known of a company that nobody ever called. truth: what
+    this one demands. Measured once, as by `measure`.
 
     Raises:
         FileNotFoundError: the run has published no adapters.
+        ValueError: the run's policy never reads imagined replies.
     """
-    if up_to_date(folder, UNAIDED):
-        return pd.read_csv(Path(folder) / UNAIDED)
+    if up_to_date(folder, TOLD):
+        return pd.read_csv(Path(folder) / TOLD)
     config = build(RunConfig, json.loads((Path(folder) / "config.json").read_text()))
+    if config.world_model.coupling != "imagine":
+        raise ValueError(f"{folder} has the coupling {config.world_model.coupling}; only `imagine` is told anything.")
     world, (engine, codec) = generate_world(config.world_seed), load_for_playing(folder)
+    engines = {"nothing": engine, "imagined": engine}
+    engines |= {told: TruthfulEngine(engine, codec, one) for told, one in (("typical", usual(world)), ("truth", world))}
     rows = []
-    for split, aided in itertools.product(config.eval_splits, (1, 0)):
+    for split, told in itertools.product(config.eval_splits, engines):
         tasks, seed = world.split(split, config.levels)[: config.eval_tasks], derive_seed(config.seed, split)
-        played = play_tasks(engine, codec, world, tasks, config, seed, config.eval_episodes, aided=bool(aided))
-        rows += [{"split": split, "aided": aided, "success": int(row.success)} for row in played]
-    return write_measured(rows, folder, UNAIDED)
+        aided = told != "nothing"
+        played = play_tasks(engines[told], codec, world, tasks, config, seed, config.eval_episodes, aided=aided)
+        variation = {task.task_id: _variation(world, task) for task in tasks}
+        rows += [{"split": split, "told": told, "variation": variation[row.task_id], "success": int(row.success)}
+                 for row in played]  # fmt: skip
+    return write_measured(rows, folder, TOLD)
+
+
+def usual(world: World) -> World:
+    """The world as it would be if every company followed the typical rules: only what is demanded differs."""
+    industry, typical = {c.company_id: c.industry for c in world.companies.values()}, world.typical.required
+    rules = {
+        (company, name): dataclasses.replace(rule, required=typical[industry[company], name])
+        for (company, name), rule in world.rules.items()
+    }
+    return dataclasses.replace(world, rules=rules)
 
 
 def _facts(world: World, task: Task) -> dict:
-    variation = next(r.variation for (company, _), r in world.rules.items() if company == task.company_id)
     needed = len(_needed(world, task))
-    return {"task_id": task.task_id, "level": task.level, "variation": variation, "needed": needed}
+    return {"task_id": task.task_id, "level": task.level, "variation": _variation(world, task), "needed": needed}
+
+
+def _variation(world: World, task: Task) -> str:
+    return next(rule.variation for (company, _), rule in world.rules.items() if company == task.company_id)
 
 
 def _needed(world: World, task: Task) -> tuple[str, ...]:

@@ -7,7 +7,6 @@ import math
 from pathlib import Path
 
 import matplotlib.pyplot as plt
-import pandas as pd
 import pytest
 
 from lfo.ablation_figures import (
@@ -17,7 +16,6 @@ from lfo.ablation_figures import (
     scores,
     section_figure,
     section_table,
-    unaided_table,
     verdicts,
 )
 from lfo.figures import ResultError
@@ -146,18 +144,6 @@ def test_arms_without_a_common_seed_are_named(runs):
     apart = {"reference": runs["reference"][:1], "imagine_0": runs["imagine_0"][1:]}
     with pytest.raises(ResultError, match="imagine_0, reference: the two arms have no seed in common"):
         section_table(apart)
-
-
-def test_success_without_imagination_by_hand(runs):
-    """Of 4 episodes, with and without: 4 and 0, 4 and 2, 3 and 3."""
-    for folder, (aided, alone) in zip(runs["reference"], [(4, 0), (4, 2), (3, 3)], strict=True):
-        rows = [("test", 1, k < aided) for k in range(4)] + [("test", 0, k < alone) for k in range(4)]
-        table = pd.DataFrame(rows, columns=["split", "aided", "success"]).astype({"success": int})
-        table.to_csv(folder / "unaided.csv", index=False)
-    (row,) = unaided_table({"reference": runs["reference"]}).to_dict("records")
-    assert (row["with imagination"], row["without"], row["lost"], row["low"], row["high"]) == (1.0, 0.5, 0.5, 0.0, 1.0)
-    with pytest.raises(ResultError, match=r"unaided\.csv is missing; run notebook 05"):
-        unaided_table(runs)
 
 
 def test_doses_are_read_from_the_runs(runs):

@@ -475,6 +475,32 @@ def test_precision_and_recall_of_the_form(transferred):
     assert math.isnan(row["precision"]) and row["recall"] == 0
 
 
+def test_success_by_what_the_policy_is_told(transferred):
+    """Four episodes each: two seeds have 1 and 2 successes when told nothing, 2 and 4 with what they imagine."""
+    for folder, counts in zip(
+        transferred["arm"], ({"nothing": 1, "imagined": 2}, {"nothing": 2, "imagined": 4}), strict=True
+    ):
+        rows = [
+            ("test", told, "typical" if k % 2 else "extra", int(k < won))
+            for told, won in counts.items()
+            for k in range(4)
+        ]
+        pd.DataFrame(rows, columns=["split", "told", "variation", "success"]).to_csv(folder / "told.csv", index=False)
+    nothing, imagined = figures.told_table(transferred).to_dict("records")
+    assert (nothing["told"], nothing["success"], nothing["minus imagined"], nothing["gain low"]) == (
+        "nothing",
+        0.375,
+        -0.375,
+        -0.5,
+    )
+    assert (imagined["success"], imagined["low"], imagined["high"], imagined["minus imagined"]) == (0.75, 0.5, 1.0, 0.0)
+    split = figures.told_table(transferred, "variation").set_index(["told", "variation"])
+    assert split.loc[("nothing", "extra"), "success"] == 0.5 and split.loc[("nothing", "typical"), "success"] == 0.25
+    (transferred["arm"][0] / "told.csv").unlink()
+    with pytest.raises(ResultError, match=r"told\.csv is missing; run notebook 04"):
+        figures.told_table(transferred)
+
+
 def test_pass_k_falls_with_k(transferred):
     """Validation: seed 0 has 2 and 1 of 2, so pass^2 is 1/2; seed 1 has 2 and 2, so it is 1."""
     table = figures.pass_k_table(transferred).set_index("companies")

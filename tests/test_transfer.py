@@ -10,12 +10,12 @@ import pytest
 
 from lfo import transfer
 from lfo.config import as_dict
-from lfo.evaluate import play_scripted
+from lfo.evaluate import TruthfulEngine, play_scripted
 from lfo.learner import Learner
 from lfo.records import Turn
 from lfo.tools import format_call
 from lfo.transfer import CONDITIONS, FILE, LEVELS, measure
-from lfo.world import FIELDS
+from lfo.world import FIELDS, generate_world
 
 
 @pytest.fixture(scope="module")
@@ -83,20 +83,44 @@ def test_what_was_measured_with_older_adapters_is_played_again(run):
     assert set(measure(run, episodes=1, tasks_per_level=1)["success"]) <= {0, 1}
 
 
-def test_episodes_with_and_without_imagination(run, monkeypatch):
-    """The same tasks and users; what tells them apart is whether an imagined reply is in the context."""
-    seen = []
+def test_episodes_by_what_the_policy_is_told(run, monkeypatch):
+    """The same tasks and users four times: without and with imagined replies, and with those of two who know rules."""
+    seen = {}
 
     def played(engine, codec, world, tasks, config, seed, episodes, aided):
-        seen.append((seed, [t.task_id for t in tasks], aided))
-        return [SimpleNamespace(success=aided)] * len(tasks)
+        told = type(engine).__name__, aided, getattr(engine, "_rules", None) == truth
+        seen.setdefault((seed, *(t.task_id for t in tasks)), []).append(told)
+        return [SimpleNamespace(success=aided, task_id=t.task_id) for t in tasks]
 
+    world = generate_world(0)
+    truth = TruthfulEngine(None, None, world)._rules
     monkeypatch.setattr(transfer, "play_tasks", played)
-    rows = transfer.measure_unaided(run)
-    assert rows.groupby("aided")["success"].mean().to_dict() == {0: 0.0, 1: 1.0}
-    assert seen[0][:2] == seen[1][:2] and seen[0][2] and not seen[1][2]
+    rows = transfer.measure_told(run)
+    assert list(seen.values()) == 2 * [[
+        ("TorchEngine", False, False), ("TorchEngine", True, False), ("TruthfulEngine", True, False),
+        ("TruthfulEngine", True, True),
+    ]]  # fmt: skip
+    assert rows.groupby("told", sort=False)["success"].mean().to_dict() == {
+        "nothing": 0, "imagined": 1, "typical": 1, "truth": 1,
+    }  # fmt: skip
+    assert set(rows["variation"]) <= {"typical", "extra", "different"}
     monkeypatch.setattr(transfer, "play_tasks", None)
-    assert transfer.measure_unaided(run).equals(rows)
+    assert transfer.measure_told(run).equals(rows)
+
+
+def test_only_policies_that_imagine_are_told_anything(tmp_path, make_config):
+    config = make_config(**{"world_model.coupling": "stacked"})
+    (tmp_path / "config.json").write_text(json.dumps(as_dict(config)))
+    with pytest.raises(ValueError, match="has the coupling stacked; only `imagine` is told anything"):
+        transfer.measure_told(tmp_path)
+
+
+def test_the_usual_world_has_no_unusual_company(world):
+    """Typical companies stay as they are; in others, some department demands something else."""
+    usual = transfer.usual(world)
+    changed = {key for key, rule in world.rules.items() if usual.rules[key] != rule}
+    assert changed and {world.rules[key].variation for key in changed} == {"extra", "different"}
+    assert {c for c, _ in changed} == {c for (c, _), rule in world.rules.items() if rule.variation != "typical"}
 
 
 def test_a_run_without_adapters_says_so(tmp_path):
