@@ -139,10 +139,16 @@ def summary_table(runs: Runs, baseline: str | None = None) -> pd.DataFrame:
     success_at_N, rule_accuracy_at_N: after N sampled tasks, between two evaluations on the straight line, for every N
     that is the budget (of the shortest run) of some arm, and for 500. iqm_success_at_N: interquartile mean over seeds
     and levels. times_fewer_to_70: than `baseline`, ">=" where that never arrives. transfer, transfer_held_out: success
-    of frozen runs over all levels, in known and in held-out phrasings, and pass^k, where transfer.csv was written.
+    of frozen runs over all levels, in known and in held-out phrasings, and pass^k, where transfer.csv was written;
+    told_nothing and so on: success by what the policy is told, where told.csv was.
     low and high are empty for a single seed. source: the files it was computed from, with ";" between.
     """
-    rows = [*_curve_rows(runs), *(_speedup_rows(runs, baseline) if baseline else []), *_transfer_rows(runs)]
+    rows = [
+        *_curve_rows(runs),
+        *(_speedup_rows(runs, baseline) if baseline else []),
+        *_transfer_rows(runs),
+        *_told_rows(runs),
+    ]
     rows.sort(key=lambda row: [*runs].index(row["arm"]))
     return pd.DataFrame(rows, columns=["arm", "metric", "split", "median", "low", "high", "seeds", "source"])
 
@@ -192,6 +198,17 @@ def _transfer_rows(runs: Runs) -> Iterator[dict]:
             yield {**where, "metric": f"transfer{'_held_out' * held_out}", "split": split, **_texts(scores)}
         for (_, split), scores in _pass_k(data).items():
             yield from ({**where, "metric": name, "split": split, **_texts(one)} for name, one in scores.items())
+
+
+def _told_rows(runs: Runs) -> Iterator[dict]:
+    """`summary_table`: what is read off told.csv, for the arms of which all runs have one."""
+    for arm, folders in runs.items():
+        if not all((Path(folder) / "told.csv").exists() for folder in folders):
+            continue
+        where = {"arm": arm, "source": _sources(folders, "told.csv")}
+        for (split, told), one in _told({arm: folders}).groupby(["split", "told"], sort=False):
+            success = _texts(median(one.groupby("seed")["success"].mean()))
+            yield {**where, "metric": f"told_{told.replace(' ', '_')}", "split": split, **success}
 
 
 def _sources(folders: Sequence[str | Path], file: str) -> str:
@@ -355,33 +372,40 @@ def told_table(runs: Runs, by: str | None = None) -> pd.DataFrame:
 
     low, high: 95%; minus imagined: the paired difference to what the run's own world model makes of it.
     """
-    data, rows = written(runs, "told.csv", "run notebook 04, or `lfo.transfer.measure_told` on the run folder"), []
-    index = ["arm", "split", *([by] if by else []), "seed"]
-    shares = data.groupby([*index, "told"], sort=False)["success"].mean().unstack("told")[data["told"].unique()]
-    for keys, part in shares.groupby(index[:-1], sort=False):
-        for told in part:
-            success, gain = median(part[told]), median(part[told] - part["imagined"])
-            rows.append(dict(zip(index, keys, strict=False)) | {
-                "told": told, "success": success.value, "low": success.low, "high": success.high,
-                "minus imagined": gain.value, "gain low": gain.low, "gain high": gain.high, "seeds": gain.n,
-            })  # fmt: skip
+    data, rows = _told(runs), []
+    for (arm, split, *value), part in data.groupby(["arm", "split", *([by] if by else [])], sort=False):
+        shares = part.groupby(["seed", "told"], sort=False)["success"].mean().unstack("told")
+        for told in part["told"].unique():
+            success, gain = median(shares[told]), median(shares[told] - shares["imagined"])
+            rows.append({"arm": arm, "companies": SPLIT_NAMES[split], **({by: value[0]} if by else {}), "told": told,
+                         "success": success.value, "low": success.low, "high": success.high,
+                         "minus imagined": gain.value, "gain low": gain.low, "gain high": gain.high,
+                         "seeds": gain.n, "tasks": part["task_id"].nunique()})  # fmt: skip
     return pd.DataFrame(rows)
 
 
-def form_table(runs: Runs) -> pd.DataFrame:
-    """Precision and recall of the fields that are asked of the user, known phrasings: median over the seeds, 95%.
+def _told(runs: Runs) -> pd.DataFrame:
+    return written(runs, "told.csv", "run notebook 04, or `lfo.transfer.measure_told` on the run folder")
 
-    Fields are pooled over a run's episodes (micro-averaged). precision: requested fields that the task's calls need;
-    nan where a run requests none. recall: needed fields that are requested. requested, needed: per episode.
+
+def form_table(runs: Runs, by: str | None = None) -> pd.DataFrame:
+    """Precision and recall of the fields that are asked of the user, and by `by` (level): medians over the seeds, 95%.
+
+    Known phrasings; fields are pooled over a run's episodes (micro-averaged). precision: requested fields that the
+    task's calls need; seeds that request none are left out. recall: needed fields that are requested. complete:
+    episodes in which all of them are. requested, needed: per episode. Forms that the user declined count like others.
     """
     known, rows = _transfer(runs).query("not held_out_phrasing"), []
-    for (arm, split), part in known.groupby(["arm", "split"], sort=False):
-        sums = part.groupby("seed")[["requested", "useful", "needed"]].sum()
-        row = {"arm": arm, "companies": SPLIT_NAMES[split]}
-        for name, of in {"precision": "requested", "recall": "needed"}.items():
-            one = median(sums["useful"] / sums[of])
+    known = known.assign(complete=known["useful"] == known["needed"])
+    for (arm, split, *value), part in known.groupby(["arm", "split", *([by] if by else [])], sort=False):
+        seeds, row = part.groupby("seed"), {"arm": arm, "companies": SPLIT_NAMES[split]}
+        sums, means = seeds[["requested", "useful", "needed"]].sum(), seeds[["requested", "needed", "complete"]].mean()
+        scores = {"precision": (sums["useful"] / sums["requested"]).dropna(), "recall": sums["useful"] / sums["needed"]}
+        row |= {by: value[0]} if by else {}
+        for name, score in (scores | {"complete": means["complete"]}).items():
+            one = median(score) if len(score) else Estimate(np.nan, np.nan, np.nan, 0)
             row |= {name: one.value, f"{name} low": one.low, f"{name} high": one.high}
-        each = part.groupby("seed")[["requested", "needed"]].mean().median()
+        each = means[["requested", "needed"]].median()
         rows.append(row | {"requested": each["requested"], "needed": each["needed"], "seeds": len(sums)})
     return pd.DataFrame(rows)
 
@@ -738,6 +762,8 @@ def results_block(results: str | Path) -> str:
         "04_verdicts": "What that makes of the claims, the interval being that of the ratio:",
         "04_controls": "Against the controls, seed by seed, the area under the learning curve; `lead` is the median "
         "difference to the `rival` that comes closest:",
+        "04_told": "What bounds `imagine`: its policies told nothing, what their world models imagine, what such "
+        "departments usually demand (the most that can be known of a company that was never called), or the truth:",
         "03_final_success": "What `make results` trains, by level, pooled over its seeds, with Wilson 95% intervals "
         f"([curves]({results.name}/03_learning_curves.png)):",
     }

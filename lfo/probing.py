@@ -112,10 +112,11 @@ def probe(folder: str | Path, tasks: int = 50, samples: int = 8) -> dict[str, pd
     tables, subject = {}, None
     for name, measure in measures.items():
         file = f"probing_{name}.csv"
-        if not up_to_date(folder, file):
+        if up_to_date(folder, file):
+            tables[name] = pd.read_csv(Path(folder) / file, keep_default_na=False)
+        else:
             subject = subject or load_subject(folder, tasks)
-            write_measured(measure(subject), folder, file)
-        tables[name] = pd.read_csv(Path(folder) / file, keep_default_na=False)  # empty texts stay texts
+            tables[name] = write_measured(measure(subject), folder, file)
     return tables
 
 

@@ -596,7 +596,7 @@ def write_measured(rows: list[dict], folder: str | Path, file: str) -> pd.DataFr
     temporary = path.with_suffix(".tmp")
     pd.DataFrame(rows).to_csv(temporary, index=False)
     temporary.replace(path)
-    return pd.read_csv(path)
+    return pd.read_csv(path, keep_default_na=False)  # empty texts stay texts
 
 
 def load_for_playing(folder: str | Path, device: str = "cpu") -> tuple[Engine, Codec]:

@@ -1,5 +1,6 @@
 """benchmarks/: never run here, but every script starts, contenders take turns, and the table is what it says it is."""
 
+import dataclasses
 import importlib
 import json
 import math
@@ -38,6 +39,20 @@ def test_every_contender_of_the_world_model_is_a_run(module, monkeypatch):
     arms = {name: module("common").Size(1, 2, True).settings(**arm) for name, arm in module("world_model").ARMS.items()}
     assert all(config.policy.learning_rate == config.world_model.learning_rate == 0 for config in arms.values())
     assert {config.world_model.updates for name, config in arms.items() if "replay" not in name} == {0}
+
+
+def test_only_one_of_two_runs_is_compiled(module, monkeypatch):
+    monkeypatch.chdir(FOLDER.parent)
+    plain, compiled = module("compiled").contenders(module("common").Size(1, 2, True)).values()
+    assert not plain.distributed.compile and compiled.distributed.compile
+    assert dataclasses.replace(compiled, distributed=plain.distributed) == plain and plain.world_model.updates == 20
+
+
+def test_without_a_compiler_the_other_benchmarks_are_not_kept_from_running(module, monkeypatch, capsys):
+    monkeypatch.chdir(FOLDER.parent)
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    module("compiled").main(["--quick"])
+    assert capsys.readouterr().out.startswith("skipped: distributed.compile needs a C++ compiler")
 
 
 def test_the_table_holds_rows_of_scripts_that_exist(module):

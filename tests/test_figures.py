@@ -467,35 +467,37 @@ def test_precision_and_recall_of_the_form(transferred):
     known = figures.SPLIT_NAMES["validation"]
     row = figures.form_table(transferred).set_index("companies").loc[known]
     assert row[["precision", "precision low", "precision high"]].tolist() == pytest.approx([7.5 / 12, 7 / 12, 8 / 12])
-    assert row[["recall", "requested", "needed", "seeds"]].tolist() == [(7 / 8 + 1) / 2, 3.0, 2.0, 2]
-    for folder in transferred["arm"]:
+    assert row[["recall", "complete", "requested", "needed", "seeds"]].tolist() == [7.5 / 8, 3.5 / 4, 3.0, 2.0, 2]
+    for folder, expected in zip(
+        transferred["arm"], (8 / 12, math.nan), strict=True
+    ):  # one seed requests nothing, then both
         path = folder / "transfer.csv"
         pd.read_csv(path).assign(requested=0, useful=0).to_csv(path, index=False)
-    row = figures.form_table(transferred).set_index("companies").loc[known]
-    assert math.isnan(row["precision"]) and row["recall"] == 0
+        row = figures.form_table(transferred, "level").set_index(["companies", "level"]).loc[(known, 1)]
+        assert row["precision"] == pytest.approx(expected, nan_ok=True)
+    assert row["recall"] == row["complete"] == 0
 
 
 def test_success_by_what_the_policy_is_told(transferred):
     """Four episodes each: two seeds have 1 and 2 successes when told nothing, 2 and 4 with what they imagine."""
-    for folder, counts in zip(
-        transferred["arm"], ({"nothing": 1, "imagined": 2}, {"nothing": 2, "imagined": 4}), strict=True
-    ):
+    wins = ({"nothing": 1, "imagined": 2}, {"nothing": 2, "imagined": 4})
+    for folder, counts in zip(transferred["arm"], wins, strict=True):
         rows = [
-            ("test", told, "typical" if k % 2 else "extra", int(k < won))
-            for told, won in counts.items()
-            for k in range(4)
-        ]
-        pd.DataFrame(rows, columns=["split", "told", "variation", "success"]).to_csv(folder / "told.csv", index=False)
+            {"split": "test", "told": told, "variation": "typical" if k % 2 else "extra", "task_id": f"t{k // 2}",
+             "success": int(k < won)} for told, won in counts.items() for k in range(4)
+        ]  # fmt: skip
+        pd.DataFrame(rows).to_csv(folder / "told.csv", index=False)
     nothing, imagined = figures.told_table(transferred).to_dict("records")
-    assert (nothing["told"], nothing["success"], nothing["minus imagined"], nothing["gain low"]) == (
+    assert [nothing[name] for name in ("told", "success", "minus imagined", "gain low")] == [
         "nothing",
         0.375,
         -0.375,
         -0.5,
-    )
-    assert (imagined["success"], imagined["low"], imagined["high"], imagined["minus imagined"]) == (0.75, 0.5, 1.0, 0.0)
-    split = figures.told_table(transferred, "variation").set_index(["told", "variation"])
-    assert split.loc[("nothing", "extra"), "success"] == 0.5 and split.loc[("nothing", "typical"), "success"] == 0.25
+    ]
+    assert [imagined[name] for name in ("success", "low", "high", "minus imagined")] == [0.75, 0.5, 1.0, 0.0]
+    assert (imagined["seeds"], imagined["tasks"], imagined["companies"]) == (2, 2, figures.SPLIT_NAMES["test"])
+    split = figures.told_table(transferred, "variation").set_index(["told", "variation"])["success"]
+    assert split["nothing", "extra"] == 0.5 and split["nothing", "typical"] == 0.25
     (transferred["arm"][0] / "told.csv").unlink()
     with pytest.raises(ResultError, match=r"told\.csv is missing; run notebook 04"):
         figures.told_table(transferred)

@@ -15,7 +15,7 @@ from lfo.learner import Learner
 from lfo.records import Turn
 from lfo.tools import format_call
 from lfo.transfer import CONDITIONS, FILE, LEVELS, measure
-from lfo.world import FIELDS, generate_world
+from lfo.world import FIELDS, needed_fields
 
 
 @pytest.fixture(scope="module")
@@ -32,8 +32,8 @@ def run(make_config, base_path, codec, tmp_path_factory):
 def test_one_row_per_episode_of_every_condition(run, world):
     rows = measure(run, episodes=2, tasks_per_level=1)
     assert len(rows) == len(CONDITIONS) * len(LEVELS) * 2
-    facts = ["split", "held_out_phrasing", "task_id", "level", "variation", "needed", "episode"]
-    assert list(rows.columns) == [*facts, "success", "requested", "useful"]
+    facts = ["split", "held_out_phrasing", "task_id", "level", "variation", "episode"]
+    assert list(rows.columns) == [*facts, "success", "needed", "requested", "useful"]
     assert (rows["useful"] <= rows[["needed", "requested"]].min(axis=1)).all() and rows["requested"].any()
     assert set(zip(rows["split"], rows["held_out_phrasing"], strict=True)) == set(CONDITIONS)
     tasks = {t.task_id: t for t in world.split("test") + world.split("validation")}
@@ -45,16 +45,18 @@ def test_one_row_per_episode_of_every_condition(run, world):
 
 
 def test_what_a_form_requests_beside_what_the_task_needs(world):
-    """By hand: an oracle's form asks for what is needed and nothing else; one field swapped, for one field less."""
-    task = world.split("test", (4,))[0]  # the user lacks a field, and has the alternative to it
-    episode = play_scripted(world, task, "oracle")
-    row = SimpleNamespace(task_id=task.task_id, turns=episode.turns, success=episode.success)
-    needed = transfer._needed(world, task)
-    assert transfer._outcome(world, row) == {"success": 1, "requested": len(needed), "useful": len(needed)}
+    """An oracle asks for what is needed, whatever users withhold, and nothing else; one field swapped is one less."""
+    for task in world.split("test"):
+        episode = play_scripted(world, task, "oracle")
+        row = SimpleNamespace(task_id=task.task_id, turns=episode.turns, success=episode.success)
+        outcome = transfer._outcome(world, row)
+        assert outcome["needed"] == outcome["requested"] == outcome["useful"] and outcome["success"]
+    task = world.split("test", (2,))[0]
+    needed = needed_fields(world.rules, task.company_id, task.goals)
     other = next(f for f in FIELDS if f not in needed)
-    form = Turn(format_call("auth_info_form", {"fields": [other, needed[0]]}), "{}", "auth_info_form", "ok")
-    row.turns = [form]
-    assert transfer._outcome(world, row) == {"success": 1, "requested": 2, "useful": 1}
+    turns = [Turn(format_call("auth_info_form", {"fields": [other, needed[0]]}), "{}", "auth_info_form", "ok")]
+    row = SimpleNamespace(task_id=task.task_id, turns=turns, success=False)
+    assert transfer._outcome(world, row) == {"success": 0, "needed": len(needed), "requested": 2, "useful": 1}
 
 
 def test_all_tasks_of_the_world_unless_told_otherwise(run, world, monkeypatch):
@@ -83,27 +85,27 @@ def test_what_was_measured_with_older_adapters_is_played_again(run):
     assert set(measure(run, episodes=1, tasks_per_level=1)["success"]) <= {0, 1}
 
 
-def test_episodes_by_what_the_policy_is_told(run, monkeypatch):
-    """The same tasks and users four times: without and with imagined replies, and with those of two who know rules."""
+def test_episodes_by_what_the_policy_is_told(run, world, monkeypatch):
+    """The same tasks and users each time: without and with imagined replies, and with those of three who know rules."""
     seen = {}
+    truth = TruthfulEngine(None, None, world)._rules
 
     def played(engine, codec, world, tasks, config, seed, episodes, aided):
-        told = type(engine).__name__, aided, getattr(engine, "_rules", None) == truth
+        rules = getattr(engine, "_rules", {})
+        told = aided, sum(rules[phone].required != rule.required for phone, rule in truth.items() if rules)
         seen.setdefault((seed, *(t.task_id for t in tasks)), []).append(told)
         return [SimpleNamespace(success=aided, task_id=t.task_id) for t in tasks]
 
-    world = generate_world(0)
-    truth = TruthfulEngine(None, None, world)._rules
     monkeypatch.setattr(transfer, "play_tasks", played)
     rows = transfer.measure_told(run)
-    assert list(seen.values()) == 2 * [[
-        ("TorchEngine", False, False), ("TorchEngine", True, False), ("TruthfulEngine", True, False),
-        ("TruthfulEngine", True, True),
-    ]]  # fmt: skip
-    assert rows.groupby("told", sort=False)["success"].mean().to_dict() == {
-        "nothing": 0, "imagined": 1, "typical": 1, "truth": 1,
-    }  # fmt: skip
-    assert set(rows["variation"]) <= {"typical", "extra", "different"}
+    demands = [transfer.typical_demands(world), transfer.typical_demands(world, house=True)]
+    others = [sum(fields != world.rules[key].required for key, fields in one.items()) for one in demands]
+    assert list(seen.values()) == 2 * [[(False, 0), (True, 0), (True, others[0]), (True, others[1]), (True, 0)]]
+    assert list(rows["told"].unique()) == list(transfer.TELLERS) and min(others) > 0
+    assert (
+        rows.groupby("told")["success"].max().drop("nothing").all()
+        and not rows.query("told == 'nothing'")["success"].any()
+    )
     monkeypatch.setattr(transfer, "play_tasks", None)
     assert transfer.measure_told(run).equals(rows)
 
@@ -115,12 +117,17 @@ def test_only_policies_that_imagine_are_told_anything(tmp_path, make_config):
         transfer.measure_told(tmp_path)
 
 
-def test_the_usual_world_has_no_unusual_company(world):
-    """Typical companies stay as they are; in others, some department demands something else."""
-    usual = transfer.usual(world)
-    changed = {key for key, rule in world.rules.items() if usual.rules[key] != rule}
-    assert changed and {world.rules[key].variation for key in changed} == {"extra", "different"}
-    assert {c for c, _ in changed} == {c for (c, _), rule in world.rules.items() if rule.variation != "typical"}
+def test_typical_demands(world):
+    """What typical companies demand, of every company; the house field where anything is demanded at all."""
+    typical, house = transfer.typical_demands(world), transfer.typical_demands(world, house=True)
+    changed = {world.rules[key].variation for key, fields in typical.items() if world.rules[key].required != fields}
+    assert set(typical) == set(world.rules) and changed == {"extra", "different"}
+    for (company, name), fields in typical.items():
+        own = {world.typical.house_field[world.companies[company].industry]} if fields else set()
+        assert set(house[company, name]) == set(fields) | own
+    told = transfer.demanding(world, typical)
+    assert {key: rule.required for key, rule in told.rules.items()} == typical
+    assert transfer.demanding(world, {}) == world
 
 
 def test_a_run_without_adapters_says_so(tmp_path):
