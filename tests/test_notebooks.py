@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,22 @@ def test_no_logic_in_notebooks(path):
 def test_readme_shows_the_tables_of_results():
     block = (ROOT / "README.md").read_text().partition(figures.README_MARKS[0])[2].partition(figures.README_MARKS[1])[0]
     assert block.strip() == figures.results_block(ROOT / "results"), "README is stale: run `lfo readme`"
+
+
+def test_figures_and_tables_are_of_the_runs_beside_them():
+    """What is committed fits together: a run that was trained again makes every table with it stale."""
+    here = subprocess.run(["git", "status", "--porcelain", "results"], cwd=ROOT, capture_output=True, check=False)
+    if here.returncode or here.stdout:
+        pytest.skip("results/ is not as it was committed")
+    folders = [path.parent for path in (ROOT / "results").glob("*/*/seed*/provenance.json")]
+    facts = {(f.parent.name, f.name): figures.provenance_of({"": [f]})["runs"][0] for f in folders}
+    stale, compared = set(), 0
+    for path in sorted((ROOT / "results").glob("*.json")):
+        for run in json.loads(path.read_text()).get("runs", []):
+            if found := facts.get((run["config"]["name"], run["run"])):  # none of a grid: those are in results/tuning
+                compared += 1
+                stale |= {f"{path.name}: {run['arm']}, {run['run']}"} if found | {"arm": run["arm"]} != run else set()
+    assert compared > 100 and not stale
 
 
 @pytest.mark.parametrize("figure", sorted((ROOT / "results").glob("*.png")), ids=lambda p: p.stem)
