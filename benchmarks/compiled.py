@@ -30,7 +30,8 @@ def main(arguments=None) -> None:
         try:
             runs = {name: Run(config, Path(folder) / name) for name, config in contenders(size).items()}
         except ConfigError as error:  # there is no compiler
-            return print(f"skipped: {error}")
+            print(f"skipped: {error}")
+            return
         for run in runs.values():
             run.publish()
 

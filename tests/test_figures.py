@@ -468,9 +468,8 @@ def test_precision_and_recall_of_the_form(transferred):
     row = figures.form_table(transferred).set_index("companies").loc[known]
     assert row[["precision", "precision low", "precision high"]].tolist() == pytest.approx([7.5 / 12, 7 / 12, 8 / 12])
     assert row[["recall", "complete", "requested", "needed", "seeds"]].tolist() == [7.5 / 8, 3.5 / 4, 3.0, 2.0, 2]
-    for folder, expected in zip(
-        transferred["arm"], (8 / 12, math.nan), strict=True
-    ):  # one seed requests nothing, then both
+    # One seed requests nothing, then both.
+    for folder, expected in zip(transferred["arm"], (8 / 12, math.nan), strict=True):
         path = folder / "transfer.csv"
         pd.read_csv(path).assign(requested=0, useful=0).to_csv(path, index=False)
         row = figures.form_table(transferred, "level").set_index(["companies", "level"]).loc[(known, 1)]
@@ -488,12 +487,8 @@ def test_success_by_what_the_policy_is_told(transferred):
         ]  # fmt: skip
         pd.DataFrame(rows).to_csv(folder / "told.csv", index=False)
     nothing, imagined = figures.told_table(transferred).to_dict("records")
-    assert [nothing[name] for name in ("told", "success", "minus imagined", "gain low")] == [
-        "nothing",
-        0.375,
-        -0.375,
-        -0.5,
-    ]
+    assert nothing["told"] == "nothing"
+    assert [nothing[name] for name in ("success", "minus imagined", "gain low")] == [0.375, -0.375, -0.5]
     assert [imagined[name] for name in ("success", "low", "high", "minus imagined")] == [0.75, 0.5, 1.0, 0.0]
     assert (imagined["seeds"], imagined["tasks"], imagined["companies"]) == (2, 2, figures.SPLIT_NAMES["test"])
     split = figures.told_table(transferred, "variation").set_index(["told", "variation"])["success"]
