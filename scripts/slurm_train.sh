@@ -29,7 +29,7 @@ trap 'kill $(jobs -p) 2>/dev/null || true' EXIT # the servers end with the run
 servers=()
 for node in "${nodes[@]:0:server_nodes}"; do
     for ((first = 0; first + split <= gpus; first += split)); do
-        port=$((8000 + first))
+        port=$((8010 + first)) # 8000 is left to task servers
         visible=$(seq -s, "$first" $((first + split - 1)))
         srun --overlap --nodes=1 --ntasks=1 --nodelist="$node" --output="$run/server-$node-$port.log" \
             env CUDA_VISIBLE_DEVICES="$visible" lfo serve --config "$config" --host "$node" --port "$port" &
@@ -43,4 +43,4 @@ srun --overlap --nodes="${#learners[@]}" --ntasks-per-node=1 --nodelist="$nodeli
     torchrun --nnodes="${#learners[@]}" --nproc-per-node="$gpus" \
     --rdzv-backend=c10d --rdzv-endpoint="${learners[0]}:29500" --rdzv-id="$SLURM_JOB_ID" \
     -m lfo.cli train --device cuda --quiet --config "$config" --run "$run" \
-    --set rollout.engine=server "rollout.servers=[$addresses]" "distributed.processes=$((gpus * ${#learners[@]}))" "$@"
+    --set "rollout.engine=$addresses" "distributed.processes=$((gpus * ${#learners[@]}))" "$@"

@@ -10,13 +10,16 @@ import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from lfo.base import require_base
 from lfo.config import RunConfig, build
-from lfo.learner import Learner
-from lfo.records import Company, Department, HiddenRule, Profile, StopReason, Task, Trajectory
-from lfo.simulator import UserSimulator
-from lfo.tokens import Codec, Role
-from lfo.world import DEPARTMENTS, TypicalRules, World, generate_world
+from lfo.envs.phone import PhoneEnvironment, Rules, generate_world
+from lfo.envs.phone.records import Company, Department, HiddenRule, PhoneTask, Profile
+from lfo.envs.phone.user import UserSimulator
+from lfo.envs.phone.vocabulary import DEPARTMENTS
+from lfo.envs.phone.world import TypicalRules, World
+from lfo.protocols import AdapterLayout
+from lfo.text.base import load_tokenizer, require_base
+from lfo.text.codec import Codec
+from lfo.types import Outcome, Role, Rollout, StopReason
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -79,7 +82,9 @@ def _hand_made_world() -> World:
         typical=TypicalRules({}, {}, {}),
         profiles={"all": Profile("all", "banking", values), "nocard": Profile("nocard", "banking", no_card)},
         tasks=tuple(
-            Task(name, "train", 1, "bank", who, f"Please call Harbor Bank for me: {' and '.join(goals)}.", goals, steps)
+            PhoneTask(
+                name, "train", 1, "bank", who, f"Please call Harbor Bank for me: {' and '.join(goals)}.", goals, steps
+            )
             for name, who, goals, steps in tasks
         ),
     )
@@ -91,10 +96,10 @@ def tiny() -> World:
 
 
 @pytest.fixture(scope="session")
-def seed_where(tiny):
+def seed_where(tiny: World):
     """seed_where(task, test): the first episode seed whose (fresh) user passes `test`."""
 
-    def search(task: Task, test) -> int:
+    def search(task: PhoneTask, test) -> int:
         profile = tiny.profiles[task.profile_id]
         return next(s for s in range(10_000) if test(UserSimulator(profile, f"{s}/{task.task_id}")))
 
@@ -111,8 +116,13 @@ def base_path() -> Path:
 
 
 @pytest.fixture(scope="session")
-def codec(base_path) -> Codec:
-    return Codec.load(base_path)
+def env(world) -> PhoneEnvironment:
+    return PhoneEnvironment(world)
+
+
+@pytest.fixture(scope="session")
+def codec(base_path, env) -> Codec:
+    return Codec(load_tokenizer(base_path), env)
 
 
 @pytest.fixture(scope="session")
@@ -168,17 +178,18 @@ def chat_path(world, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def make_config(toy_path):
-    """make_config(**{"policy.clip_low": 0.1}): a run of seconds on the toy base, in fp32, with these settings."""
+    """make_config(**{"policy.epochs": 2}): a run of seconds on the toy base, in fp32, with these settings.
+
+    Without a world model: ``make_config(world_model=None)``.
+    """
     defaults = {
         "model.base": str(toy_path),
         "model.rank": 4,
-        "model.alpha": 8,
         "model.autocast": False,
         "policy.learning_rate": 0.01,
         "world_model.coupling": "none",
         "world_model.learning_rate": 0.01,
         "world_model.updates": 2,
-        "world_model.batch": 4,
         "rollout.tasks_per_step": 2,
         "rollout.group_size": 2,
         "rollout.max_refills": 0,
@@ -193,22 +204,32 @@ def make_config(toy_path):
 
     def make(**settings) -> RunConfig:
         data: dict = {}
+        without = {name for name, value in settings.items() if value is None}
         for dotted, value in (defaults | settings).items():
             group, _, name = dotted.rpartition(".")
-            (data.setdefault(group, {}) if group else data)[name] = value
+            if group not in without:
+                (data.setdefault(group, {}) if group else data)[name] = value
         return build(RunConfig, data)
 
     return make
 
 
+def _learner(config: RunConfig, pad_id: int):
+    from lfo.learn.learner import Learner
+    from lfo.learn.objectives import Dapo
+
+    layout = AdapterLayout(("policy", "world_model"), "world_model")
+    return Learner(config, layout, Dapo(config), pad_id)
+
+
 @pytest.fixture(scope="session")
 def toy_adapters(make_config, codec, tmp_path_factory) -> dict[str, Path]:
     """Two peft folders for the toy base with random weights, large enough to change every prediction."""
-    learner = Learner(make_config(), codec.pad_id)
+    learner = _learner(make_config(), codec.pad_id)
     torch.manual_seed(1)
     with torch.no_grad():
-        for name in learner.adapters:
-            for parameter in learner.parameters(name):
+        for name, parameter in learner.model.named_parameters():
+            if ".lora_" in name:
                 parameter.normal_(std=0.3)
     return learner.save_adapters(tmp_path_factory.mktemp("toy_adapters"))
 
@@ -216,29 +237,34 @@ def toy_adapters(make_config, codec, tmp_path_factory) -> dict[str, Path]:
 @pytest.fixture(scope="session")
 def base_adapters(base_path, make_config, codec, tmp_path_factory) -> dict[str, Path]:
     """Untrained adapters for the embedded base: they change nothing."""
-    learner = Learner(make_config(**{"model.base": str(base_path)}), codec.pad_id)
+    learner = _learner(make_config(**{"model.base": str(base_path)}), codec.pad_id)
     return learner.save_adapters(tmp_path_factory.mktemp("base_adapters"))
 
 
 @pytest.fixture(scope="session")
-def make_trajectory():
-    """make_trajectory(prompt, action, observation, ...): token lists that take turns, or a group's bare outcome."""
+def make_rollout():
+    """make_rollout(prompt, action, observation, ...): token lists that take turns, or a group's bare outcome."""
 
-    def make(*pieces: list[int], group=0, success=False, reward=None, logprob=-1.0, calls=(), **rest) -> Trajectory:
+    def make(
+        *pieces: list[int], group=0, success=False, reward=None, logprob=-1.0, metrics=(), examples=(), **rest
+    ) -> Rollout:
         kinds = [Role.PROMPT] + [Role.ACTION, Role.OBSERVATION] * len(pieces)
         roles = [int(kind) for kind, piece in zip(kinds, pieces, strict=False) for _ in piece]
         facts = {"task_id": f"t{group}", "turns": [], "stop": StopReason.SUCCESS if success else StopReason.MAX_TURNS}
-        return Trajectory(
+        return Rollout(
             group=group,
             tokens=[i for piece in pieces for i in piece],
             roles=roles,
             logprobs=[logprob if role == Role.ACTION else 0.0 for role in roles],
-            success=success,
-            reward=float(success) if reward is None else reward,
-            shaped_reward=0.0,
-            auth_before_call=False,
-            calls=list(calls),
+            outcome=Outcome(success, float(success) if reward is None else reward, dict(metrics)),
+            examples=list(examples),
             **(facts | rest),
         )
 
     return make
+
+
+@pytest.fixture(scope="session")
+def generous(tiny) -> PhoneEnvironment:
+    """The small world with a user so generous that some rollouts of an untrained policy succeed."""
+    return PhoneEnvironment(tiny, Rules(slack=3), levels=(1,))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import importlib.util
+import io
 import json
 import os
 import re
@@ -17,15 +18,18 @@ from transformers import AutoModelForCausalLM
 
 from lfo.cli import build_parser, main, parse_settings, usable_device
 from lfo.config import ConfigError, as_dict
-from lfo.env import REFERENCE_POLICIES
-from lfo.learner import POLICY, WORLD_MODEL
-from lfo.tokens import CallExample
+from lfo.couplings import POLICY, WORLD_MODEL
+from lfo.envs.phone.callers import REFERENCE_POLICIES
+from lfo.envs.phone.tools import phone_call
+from lfo.envs.phone.typed import HELP
+from lfo.types import Encoded, Example
 
 
 @pytest.fixture(scope="module")
 def config_path(make_config, tmp_path_factory):
     """A config file of two steps on the toy base."""
-    config = make_config(levels=[1], task_budget=2, eval_splits=["validation"], **{"rollout.tasks_per_step": 1})
+    settings = {"env.levels": [1], "task_budget": 2, "eval_splits": ["validation"], "rollout.tasks_per_step": 1}
+    config = make_config(**settings)
     path = tmp_path_factory.mktemp("configs") / "tiny.yaml"
     path.write_text(json.dumps(as_dict(config)))  # JSON is YAML
     return path
@@ -84,13 +88,14 @@ def test_diagnose_prints_numbers_and_advice(run_folder, capsys):
 def test_inspect_shows_predictions_beside_replies(run_folder, tmp_path, capsys, monkeypatch):
     """The toy policy calls nobody, so the calls are made for it."""
 
-    def played(engine, codec, world, tasks, config, seed, episodes):
-        message = {"status": "auth_failed", "message": "Billing. I need your email address."}
-        call = CallExample(tuple(codec.encode("call")), (1,), "auth_failed", json.dumps(message), tasks[0].task_id)
-        assert (len(tasks), episodes) == (3, 1) and tasks[0].split == "test"
-        return [SimpleNamespace(calls=[call] * 2)] * 2
+    def played(engine, codec, coupling, tasks, rollout, episodes, predict):
+        reply = json.dumps({"status": "auth_failed", "message": "Billing. I need your email address."})
+        encoded, call = Encoded(tuple(codec.encode("call")), (1,)), phone_call("800-555-0003")
+        example = Example(tasks[0].task_id, call, reply, "auth_failed", encoded, "Please.", ())
+        assert (len(tasks), episodes, predict) == (3, 1, "phone") and tasks[0].split == "test"
+        return [SimpleNamespace(examples=[example] * 2)] * 2
 
-    monkeypatch.setattr("lfo.evaluate.play_tasks", played)
+    monkeypatch.setattr("lfo.lab.inspect.play_tasks", played)
     out = tmp_path / "new" / "calls.csv"
     assert main(["inspect", str(run_folder), "--split", "test", "--calls", "3", "--out", str(out)]) == 0
     shown = capsys.readouterr().out.splitlines()
@@ -137,22 +142,32 @@ def test_play_shows_a_reference_policy(policy, capsys):
 
 
 def test_play_takes_what_is_typed(monkeypatch, capsys):
-    typed = iter(['search_company<|args|>{"company_name": "nobody"}', "gibberish", ""])
-    monkeypatch.setattr("builtins.input", lambda prompt: next(typed))
+    monkeypatch.setattr(sys, "stdin", io.StringIO("search nobody\ngibberish\nhang up\n"))
     assert main(["play"]) == 0
-    shown = capsys.readouterr().out.splitlines()
-    assert shown[1] == '{"departments": []}' and '"error"' in shown[2]
+    shown = [line.removeprefix("> ") for line in capsys.readouterr().out.splitlines()]
+    assert shown[1] == shown[3] == HELP and shown[2] == "  no company of that name"
     assert shown[-1] == "agent_stopped; success False; shaped reward 0.00"
 
 
-@pytest.mark.parametrize("interruption", [EOFError, KeyboardInterrupt])
-def test_leaving_a_game_is_no_error(monkeypatch, capsys, interruption):
-    def leave(prompt):
-        raise interruption
+class Leaving(io.StringIO):
+    """Ctrl-C in the place of a line."""
 
-    monkeypatch.setattr("builtins.input", leave)
+    def readline(self, *_):
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("typed", [io.StringIO, Leaving])
+def test_leaving_a_game_is_no_error(monkeypatch, capsys, typed):
+    monkeypatch.setattr(sys, "stdin", typed())
     assert main(["play"]) == 130
     assert capsys.readouterr().err == ""
+
+
+def test_readme_writes_the_pages_of_this_folder(monkeypatch, capsys):
+    written = []
+    monkeypatch.setattr("lfo.lab.pages.write_pages", written.append)
+    assert main(["readme"]) == 0
+    assert written == ["."] and capsys.readouterr().out == "wrote the generated parts of README.md and docs/\n"
 
 
 @pytest.mark.parametrize("command", ["plan --config x", "train --run x", "serve --config x"])
@@ -163,10 +178,10 @@ def test_settings_may_be_given_one_by_one(command):
 
 def test_settings_are_read_as_yaml():
     assert parse_settings(
-        ["seed=1", "levels=[1, 2]", "policy.learning_rate=1e-3", "name=a=b", "model.autocast=no"]
+        ["seed=1", "env.levels=[1, 2]", "policy.learning_rate=1e-3", "name=a=b", "model.autocast=no"]
     ) == {
         "seed": 1,
-        "levels": [1, 2],
+        "env.levels": [1, 2],
         "policy.learning_rate": "1e-3",  # text to YAML 1.1; load_config makes a number of it
         "name": "a=b",
         "model.autocast": False,
@@ -197,9 +212,10 @@ def test_the_learning_rate_of_the_help_text_is_a_number(config_path, tmp_path, c
     ("settings", "sentence"),
     [
         (["policy.learning_rat=1"], "unknown setting 'policy.learning_rat'; did you mean 'learning_rate'?"),
+        (["model.alpha=8"], "there is no setting 'model.alpha' any more: alpha is always twice model.rank."),
         (["seed"], "--set takes NAME=VALUE, got 'seed'."),
-        (["levels=[1"], "--set levels, line 1 is not YAML (expected ',' or ']', but got '<stream end>')."),
-        (["world_model.coupling=magic"], "choose one of: none, shared, stacked, imagine, dream."),
+        (["env.levels=[1"], "--set env.levels, line 1 is not YAML (expected ',' or ']', but got '<stream end>')."),
+        (["world_model.coupling=magic"], "'stacked', 'imagine' or 'dream', got 'magic'."),
         (["model.base=nowhere"], "no base model in 'nowhere'; make the embedded one with `make base`"),
     ],
 )
@@ -228,21 +244,27 @@ def test_another_config_in_the_same_folder_is_refused(config_path, run_folder, c
     assert "written with another config (seed differ)" in said and "choose a new run folder" in said
 
 
-@pytest.mark.parametrize("command", [["evaluate"], ["merge", "--out", "merged"]])
-def test_a_missing_run_says_how_to_make_one(tmp_path, capsys, command):
-    said = complaint(capsys, *command, "--run", tmp_path / "nowhere")
-    assert said == f"{tmp_path}/nowhere holds no adapters; train there first: `lfo train --run {tmp_path}/nowhere`."
+@pytest.mark.parametrize(
+    ("command", "lacking"),
+    [
+        (["evaluate", "--run"], "config.json"),
+        (["inspect"], "config.json"),
+        (["trajectories"], "config.json"),
+        (["diagnose"], "metrics.jsonl"),
+    ],
+)
+def test_what_is_no_run_folder_says_how_to_make_one(tmp_path, capsys, command, lacking):
+    said = complaint(capsys, *command, tmp_path / "nowhere")
+    assert said == f"{tmp_path}/nowhere is no run folder ({lacking} is missing); train there first."
 
 
-@pytest.mark.parametrize("command", ["inspect", "trajectories"])
-def test_a_run_without_adapters_says_how_to_train(tmp_path, capsys, command):
-    said = complaint(capsys, command, tmp_path / "nowhere")
-    assert said == f"{tmp_path}/nowhere holds no adapters; train there first: `lfo train --run {tmp_path}/nowhere`."
-
-
-def test_a_run_that_was_never_started_cannot_be_diagnosed(tmp_path, capsys):
-    said = complaint(capsys, "diagnose", tmp_path / "nowhere")
-    assert said.startswith(f"{tmp_path}/nowhere/metrics.jsonl is missing; train first")
+def test_a_run_without_adapters_says_how_to_train(run_folder, tmp_path, capsys):
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    shutil.copy(run_folder / "config.json", bare)
+    for command in (["evaluate", "--run"], ["inspect"], ["trajectories"], ["merge", "--out", "merged", "--run"]):
+        said = complaint(capsys, *command, bare)
+        assert said == f"{bare} holds no adapters; train there first: `lfo train --run {bare}`."
 
 
 def test_what_cannot_be_inspected_is_named(run_folder, tmp_path, capsys):
@@ -251,10 +273,10 @@ def test_what_cannot_be_inspected_is_named(run_folder, tmp_path, capsys):
     baseline = tmp_path / "baseline"
     shutil.copytree(run_folder, baseline)
     config = json.loads((baseline / "config.json").read_text())
-    config["world_model"]["predict"] = "nothing"
+    config["world_model"] = None
     (baseline / "config.json").write_text(json.dumps(config))
     said = complaint(capsys, "inspect", baseline)
-    assert said == f"{baseline} has no world model (world_model.predict is 'nothing'); inspect another run."
+    assert said == f"{baseline} has no world model; inspect another run."
 
 
 @pytest.mark.parametrize(
@@ -276,7 +298,7 @@ def test_an_unknown_adapter_lists_the_known_ones(run_folder, tmp_path, capsys):
 def test_a_report_needs_labels_and_runs(tmp_path, capsys):
     assert "got 'runs/0'" in complaint(capsys, "report", "runs/0")
     said = complaint(capsys, "report", f"a={tmp_path}/nowhere", "--out", tmp_path / "report")
-    assert said.startswith(f"{tmp_path}/nowhere/metrics.jsonl is missing; train first")
+    assert said.startswith(f"{tmp_path}/nowhere is no run folder (")
 
 
 def test_what_cannot_be_played_is_named(capsys):
@@ -294,10 +316,10 @@ def test_a_grid_that_does_not_fit_is_named(tmp_path, config_path, capsys):
     )
     grid.write_text("config: [")
     assert f"{grid}, line 1 is not YAML" in complaint(capsys, *arguments)
-    grid.write_text(f"config: {config_path}\ngrid: {{policy.clip_low: 0.1}}")
+    grid.write_text(f"config: {config_path}\ngrid: {{policy.epochs: 1}}")
     assert complaint(capsys, *arguments) == f"'grid' in {grid} must give a list of values for every setting."
-    grid.write_text(f"config: {config_path}\ngrid: {{policy.clip_lo: [0.1]}}")
-    assert complaint(capsys, *arguments) == "unknown setting 'policy.clip_lo'; did you mean 'clip_low'?"
+    grid.write_text(f"config: {config_path}\ngrid: {{policy.epoch: [1]}}")
+    assert complaint(capsys, *arguments) == "unknown setting 'policy.epoch'; did you mean 'epochs'?"
 
 
 def test_the_command_is_quick_to_refuse():

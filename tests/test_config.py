@@ -1,4 +1,4 @@
-"""config: strict loading from YAML, overrides, what a misspelling is told, seeds."""
+"""config: strict loading from YAML, overrides, what a misspelling is told, names of earlier versions, seeds."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ import string
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lfo.config import (
-    COUPLINGS,
-    NO_WORLD_MODEL,
+    GONE,
+    GROUPS,
+    RENAMED,
     ConfigError,
-    DistributedConfig,
     EnvConfig,
     ModelConfig,
     PolicyConfig,
@@ -26,6 +27,7 @@ from lfo.config import (
     build,
     derive_seed,
     load_config,
+    read_config,
     start_notebook,
 )
 
@@ -52,21 +54,27 @@ def test_an_empty_file_is_the_defaults(write):
 
 
 def test_groups_and_lists_are_read(write):
-    config = load_config(write("seed: 3\nlevels: [1, 5]\npolicy: {learning_rate: 0.01}\nrollout:\n  group_size: 4\n"))
-    assert config == dataclasses.replace(
-        RunConfig(),
+    text = "seed: 3\nenv: {levels: [1, 5]}\npolicy: {clip: [0.1, 0.3]}\nrollout:\n  group_size: 4\n"
+    assert load_config(write(text)) == RunConfig(
         seed=3,
-        levels=(1, 5),
-        policy=dataclasses.replace(PolicyConfig(), learning_rate=0.01),
-        rollout=dataclasses.replace(RolloutConfig(), group_size=4),
+        env=EnvConfig(levels=(1, 5)),
+        policy=PolicyConfig(clip=(0.1, 0.3)),
+        rollout=RolloutConfig(group_size=4),
     )
 
 
 def test_overrides_win_and_leave_the_rest(write):
-    path = write("seed: 3\npolicy: {learning_rate: 0.01, clip_low: 0.1}\n")
+    path = write("seed: 3\npolicy: {learning_rate: 0.01, clip: [0.1, 0.3]}\n")
     config = load_config(path, seed=4, **{"policy.learning_rate": 0.5, "rollout.temperature": 0.7})
-    assert (config.seed, config.policy.learning_rate, config.policy.clip_low) == (4, 0.5, 0.1)
+    assert (config.seed, config.policy.learning_rate, config.policy.clip) == (4, 0.5, (0.1, 0.3))
     assert config.rollout.temperature == 0.7
+
+
+def test_a_world_model_is_left_out_and_taken_in(write):
+    assert load_config(write("")).world_model is None and RunConfig().coupling == "none"
+    assert load_config(write("world_model: {lam: 2}"), world_model=None).world_model is None
+    config = load_config(write("world_model: null"), **{"world_model.coupling": "dream"})
+    assert config.world_model == WorldModelConfig(coupling="dream") and config.coupling == "dream"
 
 
 @pytest.mark.parametrize(("text", "value"), [("1e-3", 1e-3), ("1.0e-3", 1e-3), ("2", 2.0), ("1e-05", 1e-5)])
@@ -76,33 +84,70 @@ def test_every_way_to_write_a_number_is_one(write, text, value):
     assert config.policy.learning_rate == value and type(config.policy.learning_rate) is float
 
 
-GRIDS = ("ablation_", "tuning_", "science")
-RUN_CONFIGS = [p for p in sorted((ROOT / "configs").glob("*.yaml")) if not p.name.startswith(GRIDS)]
+def test_a_config_survives_json(write):
+    world_model = WorldModelConfig(coupling="none", learning_rate=1e-5)
+    for config in (RunConfig(), RunConfig(env=EnvConfig(levels=(3,)), world_model=world_model)):
+        assert build(RunConfig, json.loads(json.dumps(as_dict(config)))) == config
+        assert load_config(write(json.dumps(as_dict(config)))) == config  # JSON is YAML
 
 
-@pytest.mark.parametrize("path", RUN_CONFIGS, ids=lambda p: p.name)
+@pytest.mark.parametrize("config", [RunConfig(), ModelConfig(), PolicyConfig(), RolloutConfig(), WorldModelConfig()])
+def test_configs_are_frozen(config):
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(config, dataclasses.fields(config)[0].name, 1)
+
+
+# --- the shipped configs ---------------------------------------------------------------------
+
+SHIPPED = {path: yaml.safe_load(path.read_text()) for path in sorted((ROOT / "configs").glob("*.yaml"))}
+RUNS = [path for path, data in SHIPPED.items() if "config" not in data]  # the others are grids
+
+
+@pytest.mark.parametrize("path", RUNS, ids=lambda p: p.name)
 def test_shipped_configs_load(path):
     assert isinstance(load_config(path), RunConfig)
 
 
 def test_the_shipped_baseline_has_no_world_model():
-    laptop = load_config(ROOT / "configs" / "laptop.yaml", **NO_WORLD_MODEL)
-    assert laptop.world_model == load_config(ROOT / "configs" / "baseline.yaml").world_model
+    laptop = load_config(ROOT / "configs" / "laptop.yaml", world_model=None)
+    assert laptop.world_model is None is load_config(ROOT / "configs" / "baseline.yaml").world_model
 
 
 def test_both_layouts_of_the_8b_run_are_one_experiment():
     apart, together = (load_config(ROOT / "configs" / f"qwen3_8b{suffix}.yaml") for suffix in ("", "_colocated"))
-    layout = {"name": together.name, "distributed": together.distributed}
-    rollout = {"engine": "vllm", "servers": (), "gpu_memory": together.rollout.gpu_memory}
-    assert together == dataclasses.replace(apart, **layout, rollout=dataclasses.replace(apart.rollout, **rollout))
+    rollout = {"engine": "vllm", "gpu_memory": together.rollout.gpu_memory, "asynchronous": False}
+    rollout = dataclasses.replace(apart.rollout, **rollout)
+    layout = {"name": together.name, "distributed": together.distributed, "rollout": rollout}
+    assert together == dataclasses.replace(apart, **layout)
     assert apart.distributed.processes + len(apart.rollout.servers) * apart.distributed.tensor_parallel == 8
     assert together.distributed.processes == 8
 
 
-def test_a_config_survives_json(write):
-    config = RunConfig(levels=(3,), model=ModelConfig(dropout=1e-5), world_model=WorldModelConfig(coupling="none"))
-    assert build(RunConfig, json.loads(json.dumps(as_dict(config)))) == config
-    assert load_config(write(json.dumps(as_dict(config)))) == config  # JSON is YAML
+def dotted_names() -> set[str]:
+    single = {field.name for field in dataclasses.fields(RunConfig)} - set(GROUPS)
+    return single | {f"{group}.{field.name}" for group, kind in GROUPS.items() for field in dataclasses.fields(kind)}
+
+
+def named_in(data: dict) -> set[str]:
+    """The settings, by dotted name, that a config or a grid sets; a grid's `seeds` are its `seed`."""
+    names = {"seed"} if "seeds" in data else set()
+    for settings in (data, data.get("fixed", {}), data.get("grid", {}), *data.get("arms", {}).values()):
+        for key, value in settings.items():
+            group = GROUPS.get(key) if isinstance(value, dict) else None
+            names |= {f"{key}.{inner}" for inner in value} if group else {key}
+    return names
+
+
+def test_there_are_at_most_55_settings_and_each_is_used_by_a_shipped_config():
+    assert len(dotted_names()) <= 55
+    used = set().union(*(named_in(data) for data in SHIPPED.values()))
+    assert dotted_names() - used == set()
+
+
+def test_what_a_config_names_is_found():
+    grid = {"config": "x", "seeds": [0], "fixed": {"name": 1}, "arms": {"a": {"model.rank": 4}, "b": {}}, "grid": {}}
+    assert named_in(grid) >= {"seed", "name", "model.rank"} and "world_model.lam" not in named_in(grid)
+    assert named_in({"policy": {"epochs": 3}, "seed": 1}) == {"policy.epochs", "seed"}
 
 
 # --- what is refused, and what is said -------------------------------------------------------
@@ -115,19 +160,46 @@ def test_a_config_survives_json(write):
         ("policy: {learning_rat: 1}", "unknown setting 'policy.learning_rat'; did you mean 'learning_rate'?"),
         ("wold_model: {}", "unknown setting 'wold_model'; did you mean 'world_model'?"),
         ("zzz: 1", "unknown setting 'zzz'; known: name, seed, "),
-        ("seed: one", "'seed' must be of type int, got 'one'."),
-        ("seed: true", "'seed' must be of type int, got True."),
-        ("seed: 1.5", "'seed' must be of type int, got 1.5."),
-        ("model: {autocast: 1}", "'model.autocast' must be of type bool, got 1."),
-        ("model: {dropout: a lot}", "'model.dropout' must be of type float, got 'a lot'."),
-        ("model: {dropout: true}", "'model.dropout' must be of type float, got True."),
-        ("weight_decay: .nan", "'weight_decay' must be a finite number, got nan."),
-        ("policy: {learning_rate: .inf}", "'policy.learning_rate' must be a finite number, got inf."),
-        ("levels: 1", "'levels' must be a list, got 1."),
-        ("levels: [1, two]", "'levels' must be of type int, got 'two'."),
-        ("levels: []", "RunConfig.levels is (); give one or more of 1 to 5."),
-        ("levels: [0]", "RunConfig.levels is (0,); give one or more of 1 to 5."),
-        ("policy: 3", "'policy' is a group of settings, got 3."),
+        ("env: {zzz: 1}", "unknown setting 'env.zzz'; known: name, world_seed, levels, "),
+        ("seed: one", "'seed': input should be a valid integer, got 'one'."),
+        ("seed: true", "'seed': input should be a valid integer, got True."),
+        ("seed: 1.5", "'seed': input should be a valid integer, got 1.5."),
+        ("seed: -1", "'seed': input should be greater than or equal to 0, got -1."),
+        ("task_budget: 0", "'task_budget': input should be greater than or equal to 1, got 0."),
+        ("weight_decay: -0.1", "'weight_decay': input should be greater than or equal to 0, got -0.1."),
+        ("weight_decay: .nan", "'weight_decay': input should be "),
+        ("policy: {learning_rate: .inf}", "'policy.learning_rate': input should be a finite number, got inf."),
+        ("policy: 3", "'policy': input should be a dictionary"),
+        ("policy: {clip: 0.1}", "'policy.clip': input should be a valid tuple, got 0.1."),
+        ("policy: {clip: [0.1]}", "'policy.clip': field required"),
+        ("policy: {clip: [0.1, -0.1]}", "'policy.clip': input should be greater than or equal to 0, got -0.1."),
+        ("policy: {epochs: 0}", "'policy.epochs': input should be greater than or equal to 1, got 0."),
+        ("model: {autocast: 1}", "'model.autocast': input should be "),
+        ("model: {autocast: yes please}", "'model.autocast': input should be "),
+        ("model: {dropout: a lot}", "'model.dropout': input should be a valid number"),
+        ("model: {dropout: true}", "'model.dropout': a number is needed, got True."),
+        ("model: {rank: 0}", "'model.rank': input should be greater than or equal to 1, got 0."),
+        ("model: {targets: qv}", "'model.targets': input should be 'all-linear' or 'attention', got 'qv'."),
+        ("model: {dialect: chatml}", "model.dialect is 'chatml'; choose tags, chat, or a .jinja file."),
+        ("model: {dtype: bf16}", "'model.dtype': input should be 'float32' or 'bfloat16', got 'bf16'."),
+        ("env: {levels: 1}", "'env.levels': input should be a valid tuple, got 1."),
+        ("env: {levels: [1, two]}", "'env.levels': input should be a valid integer"),
+        ("env: {levels: []}", "'env.levels': tuple should have at least 1 item"),
+        ("env: {levels: [0]}", "'env.levels': input should be greater than or equal to 1, got 0."),
+        ("eval_splits: [tests]", "'eval_splits': input should be 'train', 'validation' or 'test', got 'tests'."),
+        ("eval_splits: []", "'eval_splits': tuple should have at least 1 item"),
+        ("rollout: {group_size: 1}", "'rollout.group_size': input should be greater than or equal to 2, got 1."),
+        ("rollout: {gpu_memory: 0}", "'rollout.gpu_memory': input should be greater than 0, got 0."),
+        ("rollout: {gpu_memory: 1.5}", "'rollout.gpu_memory': input should be less than or equal to 1, got 1.5."),
+        ("rollout: {engine: vlm}", "rollout.engine is 'vlm'; choose torch, vllm, or http://127.0.0.1:8010,..."),
+        ("rollout: {engine: 'http://a:1,b:2'}", "choose torch, vllm, or http://127.0.0.1:8010,..."),
+        ("distributed: {processes: 0}", "'distributed.processes': input should be greater than or equal to 1, got 0."),
+        ("world_model: {coupling: joined}", "'none', 'shared', 'echo', 'stacked', 'imagine' or 'dream', got 'joined'."),
+        ("world_model: {predict: phones}", "'phone', 'phone+form' or 'all', got 'phones'."),
+        ("world_model: {schedule: seldom}", "'joint', 'alternating', 'world_first' or 'hierarchical', got 'seldom'."),
+        ("world_model: {lam: -1}", "'world_model.lam': input should be greater than or equal to 0, got -1."),
+        ("world_model: {anonymise: 1.5}", "'world_model.anonymise': input should be less than or equal to 1, got 1.5."),
+        ("world_model: {dream_agreement: 0}", "world_model.dream_agreement must be above 0."),
         ("- seed", " must hold a mapping of settings."),
         ("seed: [1", ", line 1 is not YAML (expected ',' or ']', but got '<stream end>')."),
     ],
@@ -149,88 +221,101 @@ def test_a_missing_file_lists_what_there_is(write):
 
 
 def test_overrides_are_as_strict_as_the_file(write):
-    path = write("policy: 3")
-    with pytest.raises(ConfigError, match="did you mean 'clip_low'"):
-        load_config(write(""), **{"policy.clip_lo": 0.1})
+    with pytest.raises(ConfigError, match=r"unknown setting 'policy\.learning_rat'; did you mean 'learning_rate'"):
+        load_config(write(""), **{"policy.learning_rat": 0.1})
     with pytest.raises(ConfigError, match=r"unknown setting 'policy\.deep'"):
-        load_config(write(""), **{"policy.deep.clip_low": 0.1})
-    write("policy: 3")
-    with pytest.raises(ConfigError, match=r"'policy' in .* is a single value, so 'policy\.clip_low' "):
-        load_config(path, **{"policy.clip_low": 0.1})
+        load_config(write(""), **{"policy.deep.clip": 0.1})
+    with pytest.raises(ConfigError, match=r"'policy' in .* is a single value, so 'policy\.clip' "):
+        load_config(write("policy: 3"), **{"policy.clip": 0.1})
 
 
 @pytest.mark.parametrize(
-    ("kind", "setting", "sentence"),
+    ("settings", "sentence"),
     [
-        (RunConfig, {"task_budget": 0}, "RunConfig.task_budget is 0; it must be >= 1."),
-        (RunConfig, {"seed": -1}, "RunConfig.seed is -1; it must be >= 0."),
-        (RunConfig, {"eval_splits": ("tests",)}, "eval_splits is ('tests',); choose among train, validation, test."),
-        (RunConfig, {"weight_decay": -0.1}, "RunConfig.weight_decay is -0.1; it must be >= 0."),
-        (ModelConfig, {"rank": 0}, "ModelConfig.rank is 0; it must be >= 1."),
-        (ModelConfig, {"targets": "qv"}, "ModelConfig.targets is 'qv'; choose one of: all-linear, qvo."),
-        (PolicyConfig, {"clip_high": -0.1}, "PolicyConfig.clip_high is -0.1; it must be >= 0.0."),
-        (PolicyConfig, {"epochs": 0}, "PolicyConfig.epochs is 0; it must be >= 1."),
-        (PolicyConfig, {"groups_per_update": 0}, "PolicyConfig.groups_per_update is 0; it must be >= 1."),
-        (ModelConfig, {"dialect": "chatml"}, "ModelConfig.dialect is 'chatml'; choose one of: tags, chat."),
-        (ModelConfig, {"thinking": True}, "model.chat_template and model.thinking belong to model.dialect 'chat'."),
-        (ModelConfig, {"chat_template": "x"}, "belong to model.dialect 'chat'."),
-        (DistributedConfig, {"processes": 0}, "DistributedConfig.processes is 0; it must be >= 1."),
-        (DistributedConfig, {"logit_chunk": -1}, "DistributedConfig.logit_chunk is -1; it must be >= 0."),
-        (DistributedConfig, {"base_dtype": "bf16"}, "choose one of: float32, bfloat16."),
-        (RolloutConfig, {"group_size": 1}, "RolloutConfig.group_size is 1; it must be >= 2."),
-        (WorldModelConfig, {"lam": -1.0}, "WorldModelConfig.lam is -1.0; it must be >= 0.0."),
-        (WorldModelConfig, {"coupling": "joined"}, f"choose one of: {', '.join(COUPLINGS)}."),
-        (WorldModelConfig, {"dream_agreement": 0.0}, "dream_agreement is 0.0; it must be > 0 and <= 1."),
-        (
-            RunConfig,
-            {"world_model": WorldModelConfig(coupling="dream"), "env": EnvConfig(reward="shaped")},
-            "set env.reward to 'binary'.",
-        ),
-        (
-            RunConfig,
-            {"policy": PolicyConfig(internalise=0.5), "world_model": WorldModelConfig(coupling="none")},
-            "set world_model.coupling to 'imagine'.",
-        ),
-        (
-            WorldModelConfig,
-            {"schedule": "hierarchical", "template": "trajectory", "coupling": "shared"},
-            "the template 'call'.",
-        ),
-        (WorldModelConfig, {"schedule": "sometimes"}, "choose one of: joint, alternating, world_first, hierarchical."),
-        (WorldModelConfig, {"template": "trajectory"}, "set coupling 'shared' and no shuffle."),
-        (
-            RunConfig,
-            {"policy": PolicyConfig(surprise=0.1), "world_model": WorldModelConfig(coupling="none", predict="nothing")},
-            "policy.surprise needs a world model",
-        ),
-        (WorldModelConfig, {"disguise": 1.5}, "it must be >= 0 and <= 1."),
-        (WorldModelConfig, {"template": "trajectory", "coupling": "shared", "disguise": 0.5}, "the template 'call'."),
-        (RolloutConfig, {"asynchronous": True, "engine": "vllm"}, "engine 'vllm' sleeps while the learner learns: set"),
-        (RunConfig, {"rollout": RolloutConfig(asynchronous=True)}, "which corrects for it, to 2, say."),
-        (WorldModelConfig, {"shuffle": True, "predict": "all"}, "set world_model.predict to 'phone'."),
-        (WorldModelConfig, {"predict": "phones"}, "choose one of: nothing, phone, phone+form, all."),
+        ({"world_model.coupling": "echo", "world_model.shuffle": True}, "no shuffle, anonymise or schedule"),
+        ({"world_model.coupling": "echo", "world_model.anonymise": 0.5}, "no shuffle, anonymise or schedule"),
+        ({"world_model.coupling": "echo", "world_model.schedule": "alternating"}, "no shuffle, anonymise or schedule"),
+        ({"world_model.coupling": "echo", "rollout.temperature": 0.7}, "'echo' needs rollout.temperature 1"),
+        ({"world_model.coupling": "echo", "model.dialect": "chat"}, "and the dialect 'tags'"),
+        ({"world_model.shuffle": True, "world_model.predict": "all"}, "set world_model.predict to 'phone'"),
+        ({"world_model.coupling": "none", "world_model.context_distillation": 0.5}, "set coupling 'imagine'"),
+        ({"world_model.coupling": "dream", "env.reward": "shaped"}, "set env.reward to 'binary'"),
+        ({"world_model.scouts": 3, "rollout.group_size": 4}, "at least 2 rollouts of a group must be left"),
+        ({"rollout.asynchronous": True}, "set policy.tis_cap, which corrects for it, to 2, say"),
+        ({"rollout.asynchronous": True, "rollout.engine": "vllm"}, "engine 'vllm' sleeps while the learner learns"),
     ],
 )
-def test_settings_are_validated_when_they_are_made(kind, setting, sentence):
+def test_settings_that_contradict_each_other_are_refused(write, settings, sentence):
     with pytest.raises(ConfigError) as error:
-        kind(**setting)
+        load_config(write(""), **settings)
     assert sentence in str(error.value)
 
 
-def test_a_baseline_needs_no_world_model():
-    WorldModelConfig(predict="nothing", coupling="none")
+def test_what_is_refused_together_is_good_apart(write):
+    good = {"policy.tis_cap": 2, "world_model.scouts": 2, "rollout.group_size": 4, "rollout.asynchronous": True}
+    assert load_config(write(""), **good).world_model.scouts == 2
+    assert load_config(write(""), **{"world_model.context_distillation": 0.5}).coupling == "imagine"
+    for coupling in ("echo", "dream"):
+        assert load_config(write(""), **{"world_model.coupling": coupling}).coupling == coupling
 
 
-@pytest.mark.parametrize("coupling", [c for c in COUPLINGS if c not in ("none", "shared")])
-def test_knowledge_can_only_come_from_a_world_model(coupling):
-    with pytest.raises(ConfigError, match=f"coupling '{coupling}' needs a world model"):
-        WorldModelConfig(predict="nothing", coupling=coupling)
+def test_servers_are_the_addresses_in_the_engine(write):
+    config = load_config(write("rollout: {engine: 'http://a:8000, https://b'}"))
+    assert config.rollout.servers == ["http://a:8000", "https://b"]
+    assert RolloutConfig().servers == RolloutConfig(engine="vllm").servers == []
 
 
-@pytest.mark.parametrize("config", [RunConfig(), ModelConfig(), PolicyConfig(), RolloutConfig(), WorldModelConfig()])
-def test_configs_are_frozen(config):
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        setattr(config, dataclasses.fields(config)[0].name, 1)
+# --- earlier versions ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("old", RENAMED)
+def test_a_setting_is_read_by_the_name_it_used_to_have(write, old):
+    value = {"levels": [4], "distributed.base_dtype": "bfloat16"}.get(old, 1)
+    found = load_config(write(""), **{old: value})
+    assert found == load_config(write(""), **{RENAMED[old]: value}) != RunConfig()
+
+
+@pytest.mark.parametrize("old", GONE)
+def test_a_setting_that_is_gone_is_refused_with_what_replaced_it(write, old):
+    with pytest.raises(ConfigError) as error:
+        load_config(write(""), **{old: 1})
+    assert str(error.value) == f"there is no setting '{old}' any more: {GONE[old]}."
+
+
+def test_no_setting_has_a_name_that_was_given_up():
+    assert not dotted_names() & (set(RENAMED) | set(GONE))
+    assert set(RENAMED.values()) <= dotted_names()
+
+
+def test_a_world_model_that_predicted_nothing_was_none(write):
+    text = "world_model: {predict: nothing, coupling: none}"
+    assert load_config(write(text)).world_model is None
+
+
+COMMITTED = sorted((ROOT / "results").glob("**/config.json"))
+
+
+def test_every_committed_run_can_be_read():
+    """What they say that is no setting any more is what holds now: nothing is shown as what it was not."""
+    assert len(COMMITTED) > 100
+    now = {"policy.clip_low": 0.2, "policy.clip_high": 0.28, "world_model.batch": 16, "world_model.ema": 0.95}
+    now |= {"env.slack": 1, "env.max_malformed": 3, "env.form_after_call": False, "policy.overlong_buffer": 64}
+    for path in COMMITTED:
+        config, data = read_config(path), json.loads(path.read_text())
+        for old, value in now.items():
+            group, _, name = old.partition(".")
+            assert (data[group] or {}).get(name, value) == value, f"{path} has another {old}"
+        assert data["model"].get("alpha", 2 * config.model.rank) == 2 * config.model.rank
+        assert config.env.levels == tuple(data.get("levels") or data["env"]["levels"])
+        without = (data["world_model"] or {}).get("predict", "nothing") == "nothing"
+        assert (config.world_model is None) == without
+        assert build(RunConfig, as_dict(config)) == config
+
+
+def test_a_run_in_the_policys_own_pass_is_read_as_echo(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"world_model": {"coupling": "shared", "template": "trajectory"}}))
+    assert read_config(path).coupling == "echo"
 
 
 # --- profiles and seeds ----------------------------------------------------------------------
@@ -282,23 +367,3 @@ def test_derived_seeds_fit_every_generator(parts, number):
 def test_derived_seeds_differ_by_every_part():
     seeds = {derive_seed(s, what, step) for s in range(5) for what in ("episode", "rollout") for step in range(100)}
     assert len(seeds) == 1000
-
-
-# --- engines ---------------------------------------------------------------------------------
-
-
-def test_servers_are_named_for_the_engine_that_uses_them(write):
-    config = load_config(write("rollout: {engine: server, servers: [http://a:8000, https://b]}"))
-    assert config.rollout.servers == ("http://a:8000", "https://b")
-    for settings in ({"engine": "server"}, {"servers": ("http://a:8000",)}):
-        with pytest.raises(ConfigError, match=r"'server' and rollout\.servers.* must be given together"):
-            RolloutConfig(**settings)
-    with pytest.raises(ConfigError, match=r"servers has 'a:8000'; give addresses such as http://127"):
-        RolloutConfig(engine="server", servers=("a:8000",))
-
-
-@pytest.mark.parametrize("settings", [{"engine": "vlm"}, {"dtype": "fp16"}, {"gpu_memory": 0.0}, {"gpu_memory": 1.5}])
-def test_what_no_engine_can_do_is_refused(settings):
-    (name,) = settings
-    with pytest.raises(ConfigError, match=rf"RolloutConfig\.{name} is "):
-        RolloutConfig(**settings)

@@ -27,14 +27,23 @@ from torch.distributed.tensor import DTensor
 
 from lfo import distributed
 from lfo.cli import build_parser, parse_settings
-from lfo.config import PolicyConfig, RunConfig, as_dict, build, load_config
-from lfo.learner import POLICY, WORLD_MODEL, Learner
-from lfo.records import Trajectory, Turn
-from lfo.tokens import CallExample, Role
-from lfo.train import published_adapters, train
+from lfo.config import RunConfig, as_dict, build, load_config
+from lfo.learn.learner import POLICY, WORLD_MODEL, Learner
+from lfo.learn.objectives import Dapo
+from lfo.protocols import AdapterLayout
+from lfo.runs import RunFolder
+from lfo.train import train
+from lfo.types import Encoded, Role, Sample
 
 ROOT = Path(__file__).resolve().parents[1]
-CONFIG = {"model.targets": "qvo", "policy.max_grad_norm": 0.1, "policy.tis_cap": 2.0, "weight_decay": 0.1}
+CONFIG = {"model.targets": "attention", "policy.max_grad_norm": 0.1, "policy.tis_cap": 2.0, "weight_decay": 0.1}
+BOTH = AdapterLayout((POLICY, WORLD_MODEL), WORLD_MODEL)
+LAYOUTS = {
+    "none": BOTH,
+    "imagine": BOTH,
+    "stacked": dataclasses.replace(BOTH, stacked=True),
+    "echo": AdapterLayout((POLICY,), POLICY),
+}
 ADVANTAGES = [1.0, -0.5, 2.0, -1.0, 0.7]
 QUIET = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1"}  # spinning would starve the other
 
@@ -52,42 +61,56 @@ def ids(rng: random.Random, count: int) -> list[int]:
     return [rng.randrange(20, 1000) for _ in range(count)]
 
 
-def experience(make_trajectory) -> tuple[list[Trajectory], list[CallExample]]:
-    """Five trajectories and five calls of different lengths: one process of two has three, the other two."""
+def experience(make_rollout) -> tuple[list[Sample], list[Encoded]]:
+    """Five samples, two with the same prompt, and five examples: one process of two has three, the other two."""
     rng = random.Random(1)
     pieces = [[3, 2], [4, 3, 2, 1], [2, 5, 3, 4], [3, 1, 2, 2], [6, 2]]
-    rows = [make_trajectory(*(ids(rng, n) for n in sizes), group=i, logprob=-6.0) for i, sizes in enumerate(pieces)]
-    calls = [CallExample(tuple(ids(rng, 4 + 3 * i)), tuple(ids(rng, 2 + i)), "success", "", "t") for i in range(5)]
-    return rows, calls
+    rollouts = [make_rollout(*(ids(rng, n) for n in sizes), logprob=-6.0) for sizes in pieces]
+    rollouts[3].tokens[:3] = rollouts[0].tokens[:3]
+    samples = [
+        Sample(r.tokens, r.roles, r.logprobs, [a] * len(r.tokens)) for r, a in zip(rollouts, ADVANTAGES, strict=True)
+    ]
+    examples = [Encoded(tuple(ids(rng, 4 + 3 * i)), tuple(ids(rng, 2 + i))) for i in range(5)]
+    return samples, examples
 
 
-def replied(row: Trajectory) -> Trajectory:
-    """Ended by a phone's answer of three tokens after its tag, and begun with an imagined token."""
-    call = Turn("call", "reply", "make_phone_call", "auth_failed")
-    roles = [int(Role.IMAGINED), *row.roles[1:], *[int(Role.OBSERVATION)] * 4]
+def told(sample: Sample, listens: bool) -> Sample:
+    """Ended by a reply of three tokens after its tag; `listens`: that is all that is learned."""
     return dataclasses.replace(
-        row, tokens=[*row.tokens, 30, 31, 32, 33], roles=roles, logprobs=[*row.logprobs, *[0.0] * 4], turns=[call] * 2
+        sample,
+        tokens=[*sample.tokens, 30, 31, 32, 33],
+        roles=[*sample.roles, *[int(Role.OBSERVATION)] * 4],
+        old_logprobs=[*sample.old_logprobs, *[0.0] * 4],
+        advantages=None if listens else [*sample.advantages, *[0.0] * 4],
+        heard=[*[False] * (len(sample.tokens) + 1), *[True] * 3],
     )
 
 
-# rows, calls -> what the optimizer sees. With one row or call the other process's share is empty.
-UPDATES = {"all": (5, 5), "one row": (1, 5), "one call": (5, 1), "no call": (5, 0), "no row": (0, 5)}
-SETTINGS = {
-    "plain": {},
-    "frugal": {"gradient_checkpointing": True, "logit_chunk": 3, "micro_batch_tokens": 20},
-}
-CASES = [("plain", kind) for kind in UPDATES] + [("frugal", "all"), ("frugal", "one call")]
+def distilled(sample: Sample) -> Sample:
+    """The sample without its first token."""
+    lists = {name: getattr(sample, name)[1:] for name in ("tokens", "roles", "old_logprobs", "advantages")}
+    return dataclasses.replace(sample, **lists, distilled=True)
 
 
-def begun(config: RunConfig, rows: list[Trajectory], calls: list[CallExample]) -> dict:
+# samples, examples -> what the optimizer sees. With one of either the other process's share is empty.
+UPDATES = {"all": (5, 5), "one sample": (1, 5), "one example": (5, 1), "no example": (5, 0), "no sample": (0, 5)}
+SETTINGS = {"plain": {}, "frugal": {"gradient_checkpointing": True, "micro_batch_tokens": 20}}
+CASES = [("plain", kind) for kind in UPDATES] + [("frugal", "all"), ("frugal", "one example")]
+
+
+def new_learner(config: RunConfig) -> Learner:
+    return Learner(config, LAYOUTS[config.coupling], Dapo(config), 0)
+
+
+def begun(config: RunConfig, samples: list[Sample], examples: list[Encoded]) -> dict:
     """The checkpoint of a learner after its first update, with weights that make every gradient matter."""
-    learner = Learner(config, 0)
+    learner = new_learner(config)
     generator = torch.Generator().manual_seed(3)
     with torch.no_grad():
         for name in learner.adapters:
             for parameter in learner.parameters(name):
                 parameter += 0.02 * torch.randn(parameter.shape, generator=generator)
-    learner.joint_update(rows, ADVANTAGES, calls, 1.0, 0)
+    learner.update(samples, examples, 1.0, 0)
     return learner.state()
 
 
@@ -103,40 +126,43 @@ def gradients(learner: Learner, update) -> dict:
     return found
 
 
-def findings(folder: Path, config: RunConfig, rows: list[Trajectory], calls: list[CallExample]) -> dict:
+def findings(folder: Path, config: RunConfig, samples: list[Sample], examples: list[Encoded]) -> dict:
     """From a checkpoint: gradients of updates, and what a few steps make of weights, moments and averages."""
     found: dict = {}
     for name, settings in SETTINGS.items():
-        learner = Learner(build(RunConfig, as_dict(config) | {"distributed": settings}), 0)
+        learner = new_learner(build(RunConfig, as_dict(config) | {"distributed": settings}))
+        learner.scorer.chunk = 3 if name == "frugal" else learner.scorer.chunk
         learner.load_state(torch.load(folder / "begun.pt", weights_only=True))
         for kind in (kind for some, kind in CASES if some == name):
             n, m = UPDATES[kind]
             found[name, kind] = gradients(
-                learner, lambda x=learner, n=n, m=m: x.joint_update(rows[:n], ADVANTAGES[:n], calls[:m], 1.0, 0)
+                learner, lambda x=learner, n=n, m=m: x.update(samples[:n], examples[:m], 1.0, 0)
             )
     learner.load_state(torch.load(folder / "begun.pt", weights_only=True))
     found["loaded"] = copy.deepcopy(learner.state())
-    found["own"] = learner.action_logprobs(rows)
+    found["own"] = learner.action_logprobs(samples)
     for seed in range(2):
-        found["joint"] = learner.joint_update(rows, ADVANTAGES, calls, 1.0, seed, found["own"])
-        found["replay"] = learner.replay_update(calls[: 1 + seed], 1.0, seed)
+        found["joint"] = learner.update(samples, examples, 1.0, seed, found["own"])
+        found["replay"] = learner.replay(examples[: 1 + seed], 1.0, seed)
     found["state"] = learner.state()
     learner.save_adapters(folder / f"adapters_of_{distributed.size()}")
     if distributed.size() > 1:
         found["local"] = {n: (tuple(p.shape), p.to_local().numel()) for n, p in learner.model.named_parameters()}
 
-    learner = Learner(coupled(config, coupling="stacked"), 0)
+    learner = new_learner(coupled(config, coupling="stacked"))
     learner.load_state(torch.load(folder / "begun.pt", weights_only=True))
-    found["stacked"] = gradients(learner, lambda: learner.joint_update(rows, ADVANTAGES, calls, 1.0, 0))
+    found["stacked"] = gradients(learner, lambda: learner.update(samples, examples, 1.0, 0))
     learner.save_adapters(folder / f"stacked_of_{distributed.size()}")
-    found["surprise"], found["trained"] = learner.surprise(calls), distributed.totals(learner.trained_tokens)
+    found["surprise"], found["trained"] = learner.surprise(examples), distributed.totals(learner.trained_tokens)
 
-    told, listening = [replied(row) for row in rows], [1.0, None, -1.0, None, None]
-    learner = Learner(coupled(config, coupling="shared", template="trajectory"), 0)
-    found["in passing"] = gradients(learner, lambda: learner.joint_update(told, listening, [], 1.0, 0))
-    inside = dataclasses.replace(coupled(config, coupling="imagine"), policy=PolicyConfig(internalise=0.5))
-    learner = Learner(inside, 0)
-    found["internalised"] = gradients(learner, lambda: learner.joint_update(told, ADVANTAGES, [], 1.0, 0))
+    listening = [
+        told(sample, listens) for sample, listens in zip(samples, [False, True, False, True, True], strict=True)
+    ]
+    learner = new_learner(coupled(config, coupling="echo"))
+    found["in passing"] = gradients(learner, lambda: learner.update(listening, [], 1.0, 0))
+    learner = new_learner(coupled(config, coupling="imagine", context_distillation=0.5))
+    views = [*samples, *(distilled(sample) for sample in samples[:3])]
+    found["distilled"] = gradients(learner, lambda: learner.update(views, [], 1.0, 0))
     return found
 
 
@@ -155,7 +181,7 @@ def gathered_by_two_threads(rank: int) -> list:
         return [distributed.gather(f"main {rank}"), other.result()]
 
 
-def member(rank: int, port: int, folder: Path, config: RunConfig, rows: list, calls: list) -> None:
+def member(rank: int, port: int, folder: Path, config: RunConfig, samples: list, examples: list) -> None:
     """One of two processes: says what it finds, for the parent to compare."""
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2",
                    "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}  # fmt: skip
@@ -170,22 +196,22 @@ def member(rank: int, port: int, folder: Path, config: RunConfig, rows: list, ca
         "beside": gathered_by_two_threads(rank),
         "first": distributed.first(),
     }
-    torch.save({"talk": talk, **findings(folder, config, rows, calls)}, folder / f"found_{rank}.pt")
+    torch.save({"talk": talk, **findings(folder, config, samples, examples)}, folder / f"found_{rank}.pt")
 
 
 @pytest.fixture(scope="module")
-def one_and_two(make_config, make_trajectory, tmp_path_factory):
+def one_and_two(make_config, make_rollout, tmp_path_factory):
     """What one process finds, and what each of two finds."""
     folder = tmp_path_factory.mktemp("distributed")
     config = make_config(**CONFIG)
-    rows, calls = experience(make_trajectory)
-    torch.save(begun(config, rows, calls), folder / "begun.pt")
+    samples, examples = experience(make_rollout)
+    torch.save(begun(config, samples, examples), folder / "begun.pt")
     with pytest.MonkeyPatch.context() as patch:
         for name, value in QUIET.items():
             patch.setenv(name, value)
-        multiprocessing.start_processes(member, (free_port(), folder, config, rows, calls), nprocs=2)
+        multiprocessing.start_processes(member, (free_port(), folder, config, samples, examples), nprocs=2)
     two = [torch.load(folder / f"found_{rank}.pt", weights_only=False) for rank in range(2)]
-    return findings(folder, config, rows, calls), two, folder
+    return findings(folder, config, samples, examples), two, folder
 
 
 def apart(one, other, rtol: float = 1e-4, where: str = "") -> list[str]:
@@ -236,7 +262,7 @@ def test_alone_everything_is_the_identity():
 
 @pytest.mark.parametrize(("settings", "kind"), CASES)
 def test_gradients_and_metrics_are_those_of_one_process(one_and_two, settings, kind):
-    """For both adapters, clipped by their global norms, also where one process has no row or no call."""
+    """For both adapters, clipped by their global norms, also where one process has no sample or no example."""
     one, two, _ = one_and_two
     alone = one[settings, kind]
     for found in two:
@@ -256,13 +282,13 @@ def test_each_loss_moves_its_own_adapter_where_both_act(one_and_two):
     assert apart(one["stacked"][WORLD_MODEL], one["plain", "all"][WORLD_MODEL]) == []
 
 
-@pytest.mark.parametrize("what", ["in passing", "internalised", "surprise", "trained"])
-def test_replies_in_passing_internalising_and_surprise_are_those_of_one_process(one_and_two, what):
-    """Two of five rows act and all have a reply; or all act and lose an imagined token. Padding is not counted."""
+@pytest.mark.parametrize("what", ["in passing", "distilled", "surprise", "trained"])
+def test_replies_in_passing_distilling_and_surprise_are_those_of_one_process(one_and_two, what):
+    """Two of five act and all have a reply; or all act, three in another context, too. Padding is not counted."""
     one, two, _ = one_and_two
     assert all(apart(one[what], found[what]) == [] for found in two)
-    if what in ("in passing", "internalised"):
-        name = {"in passing": "world_model/loss", "internalised": "internalise/neg_logprob"}[what]
+    if what in ("in passing", "distilled"):
+        name = {"in passing": "world_model/loss", "distilled": "distillation/neg_logprob"}[what]
         assert one[what]["metrics"][name] > 0 and any(g.abs().sum() > 0 for g in one[what][POLICY])
 
 
@@ -303,7 +329,7 @@ def test_checkpoints_move_between_one_and_two_processes_bit_for_bit(one_and_two,
     written = torch.load(folder / "begun.pt", weights_only=True)
     assert all(apart(written, found["loaded"], rtol=0) == [] for found in (one, *two))
     assert written["optimizer"]["state"] and written["averages"]
-    alone = Learner(make_config(**CONFIG), 0)
+    alone = new_learner(make_config(**CONFIG))
     alone.load_state(copy.deepcopy(two[0]["state"]))
     assert apart(two[0]["state"], alone.state(), rtol=0) == []
 
@@ -321,13 +347,11 @@ def run_config(make_config, base_path) -> RunConfig:
             "policy.learning_rate": 1e-3,
             "world_model.coupling": "imagine",
             "world_model.learning_rate": 4e-3,
-            "env.slack": 3,
-            "levels": [1],
+            "env.levels": [1],
             "rollout.max_action_tokens": 48,
             "rollout.max_tokens": 400,
             "rollout.tasks_per_step": 2,
             "rollout.group_size": 6,
-            "rollout.row_streams": True,
             "task_budget": 6,
             "eval_every": 6,
             "eval_splits": ["validation"],
@@ -364,13 +388,13 @@ def test_the_slurm_script_starts_what_lfo_understands(tmp_path):
     pairs = [re.search(r"CUDA_VISIBLE_DEVICES=(\S+)", how)[1] for how, _, _ in serves]
     assert pairs == ["0,1", "2,3", "4,5", "6,7"]
     served = [build_parser().parse_args(command.split()) for _, _, command in serves]
-    assert [(s.host, s.port) for s in served] == [("n1", 8000), ("n1", 8002), ("n1", 8004), ("n1", 8006)]
+    assert [(s.host, s.port) for s in served] == [("n1", 8010), ("n1", 8012), ("n1", 8014), ("n1", 8016)]
     (launch,) = [line for line in started if "torchrun" in line]
     assert "--nodes=2" in launch and "--nodelist=n2,n3" in launch and "--nproc-per-node=8" in launch
     told = build_parser().parse_args(launch.partition(" -m lfo.cli ")[2].split())
     config = load_config(told.config, **parse_settings(told.set))
-    assert config.rollout.servers == tuple(f"http://{s.host}:{s.port}" for s in served)
-    assert (config.rollout.engine, config.distributed.processes, config.seed) == ("server", 16, 7)
+    assert config.rollout.servers == [f"http://{s.host}:{s.port}" for s in served]
+    assert (config.distributed.processes, config.seed) == (16, 7)
     with pytest.raises(subprocess.CalledProcessError):
         subprocess.run(
             ["scripts/slurm_train.sh", *arguments], cwd=ROOT, env=environment | {"SERVER_NODES": "3"}, check=True
@@ -418,6 +442,6 @@ def test_killed_and_resumed_by_two_or_one_it_is_the_run_of_one(run_config, tmp_p
     for name in ("two", "then_one"):
         folder = tmp_path / name
         assert apart(metrics_of(folder), metrics_of(reference)) == []
-        assert (folder / "calls.jsonl").read_bytes() == (reference / "calls.jsonl").read_bytes()
+        assert (folder / "examples.jsonl").read_bytes() == (reference / "examples.jsonl").read_bytes()
         assert sorted(p.name for p in (folder / "adapters").iterdir()) == ["v00003", "v00004"]
-        assert set(published_adapters(folder)) == {POLICY, WORLD_MODEL}
+        assert set(RunFolder(folder).adapters()) == {POLICY, WORLD_MODEL}

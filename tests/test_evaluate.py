@@ -1,134 +1,130 @@
-"""evaluate: every measure against numbers worked out by hand, on stub engines and written-out rollouts."""
+"""evaluate: every measure against numbers worked out by hand, on scripted engines and written-out rollouts."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import math
-import random
-from fractions import Fraction
 
 import pytest
+from scripted import Scripted, by_turn
+from toy import Counting
 
-from lfo.config import RolloutConfig, RunConfig, WorldModelConfig
+from lfo import distributed
+from lfo.config import EnvConfig, RolloutConfig, RunConfig, WorldModelConfig
+from lfo.couplings import Imagine, Plain, alone
+from lfo.couplings.plain import BOTH
+from lfo.envs.base import written
+from lfo.envs.phone import PhoneEnvironment
+from lfo.envs.phone.tools import form, phone_call, search
 from lfo.evaluate import (
-    TruthfulEngine,
     behaviour,
-    conditional_information,
-    copying,
-    form_information,
+    evaluation_rows,
+    examine,
     inspect_replies,
-    meaning,
-    parsing,
-    play_groups,
+    means,
     play_tasks,
     predict_replies,
-    read_reply,
     reply_rows,
-    rule_accuracy,
-    rule_prompt,
-    rule_questions,
     success_rows,
 )
-from lfo.records import Turn
-from lfo.rollout import Completion, Prompt
-from lfo.sampling import empty_handed_call
-from lfo.simulator import PHRASINGS, SITUATION_STATUS, UNKNOWN_NUMBER, oxford
-from lfo.statistics import wilson
-from lfo.tokens import CallExample
-from lfo.tools import format_call
-from lfo.world import DEPARTMENTS, FIELDS, INDUSTRIES
+from lfo.proportions import wilson
+from lfo.protocols import AdapterLayout
+from lfo.text.base import load_tokenizer
+from lfo.text.codec import Codec
+from lfo.types import Example, Hangup, Malformed, Outcome, Task, Turn
+
+SEARCH = written(search("Harbor Bank"))
+CALL = phone_call("800-555-0003")
+MISSING = {"status": "auth_failed", "message": "Billing. I need your account number and billing ZIP code."}
 
 
-class Stub:
-    """An engine that says `answer(prompt text)` to everything and remembers what it was asked."""
+@pytest.fixture(scope="module")
+def codec(base_path, tiny) -> Codec:
+    return Codec(load_tokenizer(base_path), PhoneEnvironment(tiny))
 
-    def __init__(self, codec, answer=lambda text: ""):
-        self.codec, self.answer, self.prompts, self.batches, self.seeds = codec, answer, [], [], []
 
-    def load(self, adapters):
-        self.loaded = adapters
-
-    def generate(self, prompts, seed):
-        self.prompts += [dataclasses.replace(p, tokens=list(p.tokens)) for p in prompts]
-        self.batches.append(len(prompts))
-        self.seeds.append(seed)
-        out = []
-        for prompt in prompts:
-            ids = [*self.codec.encode(self.answer(self.codec.decode(prompt.tokens))), prompt.stop]
-            out.append(Completion(ids, [-1.0] * len(ids)))
-        return out
-
-    def end_sessions(self):
-        self.ended = True
+def searching(text: str, prompt) -> str:
+    return "" if "<|obs|>" in text else SEARCH
 
 
 # --- success ---------------------------------------------------------------------------------
 
 
-def test_success_by_level(make_trajectory, tiny):
+def test_success_by_level(make_rollout, tiny):
     tasks = [dataclasses.replace(t, level=level) for t, level in zip(tiny.tasks, (1, 1, 4), strict=False)]
     outcomes = [("bill", True), ("bill", False), ("fraud", True), ("nocard", False)]
-    rows = success_rows([make_trajectory([1], success=s, task_id=i) for i, s in outcomes], tasks)
+    rows = success_rows([make_rollout([1], success=s, task_id=i) for i, s in outcomes], tasks)
     assert [(r["level"], r["success"], r["n"]) for r in rows] == [(0, 0.5, 4), (1, 2 / 3, 3), (4, 0.0, 1)]
     assert all((r["low"], r["high"]) == wilson(round(r["success"] * r["n"]), r["n"]) for r in rows)
     assert success_rows([], tasks) == []
 
 
-def test_behaviour_by_hand(make_trajectory):
-    def turn(tool, status):
-        return Turn("", "", tool, status)
+def test_success_is_the_binary_outcome_whatever_was_rewarded(make_rollout, tiny):
+    (everything, _) = success_rows([make_rollout([1], reward=0.9, task_id="bill")], tiny.tasks)
+    assert everything["success"] == 0.0
 
-    first = [turn("search_company", "ok"), turn("make_phone_call", "auth_failed"), turn("make_phone_call", "success")]
-    second = [turn("", "error"), turn("", "stopped")]
-    rows = [make_trajectory([1, 2, 3], turns=first), make_trajectory([1], turns=second)]
-    rows[0].auth_before_call, rows[0].shaped_reward = True, 0.7
+
+def test_wilson_by_hand():
+    """5 of 10 at 95%: (0.5 + z²/20 ± z sqrt(1/40 + z²/400)) / (1 + z²/10) with z = 1.95996."""
+    assert wilson(5, 10) == pytest.approx((0.236593, 0.763407), abs=1e-6)
+    assert wilson(0, 0) == (0.0, 1.0)
+
+
+def test_behaviour_by_hand(make_rollout):
+    first = [Turn(CALL, "", "ok"), Turn(CALL, "", "auth_failed"), Turn(CALL, "", "success")]
+    second = [Turn(Malformed("x", ""), "", "error"), Turn(Hangup(), "", "stopped")]
+    rows = [
+        make_rollout([1, 2, 3], turns=first, metrics={"calls_per_task": 2.0, "shaped_reward": 0.7}),
+        make_rollout([1], turns=second, metrics={"calls_per_task": 0.0, "shaped_reward": 0.0}),
+    ]
     assert behaviour(rows) == {
         "calls_per_task": 1.0,
-        "auth_before_call": 0.5,
         "shaped_reward": 0.35,
         "malformed": 0.2,
         "tokens_per_task": 2.0,
     }
-    assert set(behaviour([]).values()) == {0.0}
+    assert behaviour([]) == {"malformed": 0.0, "tokens_per_task": 0.0}
 
 
-SEARCH = format_call("search_company", {"company_name": "Harbor Bank"})
+def test_means_are_over_the_rows_that_have_a_number():
+    assert means([{"a": 1.0, "b": 4.0}, {"a": 2.0}]) == {"a": 1.5, "b": 4.0}
+    assert means([]) == {}
 
 
-@pytest.mark.parametrize(("coupling", "aided"), [("none", True), ("imagine", True), ("imagine", False)])
-def test_evaluation_is_greedy_and_imagines_where_training_does(codec, tiny, coupling, aided):
+# --- playing ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("aided", [True, False])
+def test_evaluation_is_greedy_and_imagines_where_training_does(codec, tiny, aided):
     """Unless it is asked for what the policy can do unaided."""
-    config = RunConfig(world_model=WorldModelConfig(coupling=coupling))
-    engine = Stub(codec, lambda text: "" if "<|obs|>" in text else SEARCH)
-    rows = play_tasks(engine, codec, tiny, tiny.tasks[:3], config, seed=0, episodes=2, aided=aided)
+    coupling = Imagine(WorldModelConfig(scouts=2), codec)
+    engine = Scripted(codec, searching)
+    rollout = RolloutConfig(temperature=0.7)
+    rows = play_tasks(engine, codec, coupling if aided else alone(coupling), tiny.tasks[:3], rollout, episodes=2)
     assert [r.task_id for r in rows] == ["bill", "bill", "fraud", "fraud", "nocard", "nocard"]
-    assert len({r.group for r in rows}) == 6  # each episode imagines for itself
+    assert len({r.group for r in rows}) == 6 and not any(r.scout for r in rows)
     assert {p.temperature for p in engine.prompts} == {0.0}
-    asked = [codec.decode(p.tokens) for p in engine.prompts]
-    assert sum(text.endswith('"phone_number": "') for text in asked) == (6 if coupling == "imagine" and aided else 0)
+    asked = [codec.decode(p.tokens) for p in engine.prompts if p.session is None]
+    assert len(asked) == (2 if aided else 0)  # two requests: who has read the same is asked once
+    assert all(text.endswith('"phone_number": "') for text in asked)
 
 
-def test_groups_are_sampled_as_in_training(codec, tiny):
-    """A group of one task shares its people, and its two imaginations are one."""
-    config = RunConfig(rollout=RolloutConfig(group_size=3, temperature=0.7))
-    engine = Stub(codec, lambda text: "" if "<|obs|>" in text else SEARCH)
-    rows = play_groups(engine, codec, tiny, tiny.tasks[:2], config, seed=0)
-    assert [(r.task_id, r.group) for r in rows] == [("bill", 0)] * 3 + [("fraud", 1)] * 3
-    assert {p.temperature for p in engine.prompts if p.adapter == "policy" and p.session is not None} == {0.7}
-    asked = [codec.decode(p.tokens) for p in engine.prompts]
-    assert sum(text.endswith('"phone_number": "') for text in asked) == 2
+def test_examples_are_made_where_they_are_asked_for(codec, tiny):
+    engine = Scripted(codec, by_turn(SEARCH, written(CALL), ""))
+    found = [
+        [len(r.examples) for r in play_tasks(engine, codec, Plain(BOTH), tiny.tasks[:1], RolloutConfig(), 1, 0, p)]
+        for p in (None, "phone", "all")
+    ]
+    assert found == [[0], [1], [2]]
 
 
-def test_every_policy_meets_the_same_people(codec, tiny):
+def test_every_policy_meets_the_same_people(base_path, tiny):
     """A task's CSR says the same words whatever else is evaluated; its second episode is another one."""
 
     def heard(tasks, seed, held_out=False):
-        engine = Stub(
-            codec, lambda text: [SEARCH, empty_handed_call("800-555-0003"), ""][min(2, text.count("<|obs|>"))]
-        )
-        config = RunConfig(world_model=WorldModelConfig(coupling="none"))
-        rows = play_tasks(engine, codec, tiny, tasks, config, seed, 2, held_out)
+        codec = Codec(load_tokenizer(base_path), PhoneEnvironment(tiny, held_out_phrasing=held_out))
+        engine = Scripted(codec, by_turn(SEARCH, written(CALL), ""))
+        rows = play_tasks(engine, codec, Plain(BOTH), tasks, RolloutConfig(), 2, seed)
         return [(r.task_id, r.turns[1].observation) for r in rows]
 
     everything = heard(tiny.tasks, seed=0)
@@ -140,48 +136,16 @@ def test_every_policy_meets_the_same_people(codec, tiny):
 # --- the world model -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("situation", PHRASINGS)
-def test_every_phrasing_is_read_back(situation):
-    """Status, named fields and named departments, for all styles, the held-out ones included."""
-    fields = ("account_number", "last_4_ssn", "phone_number")
-    for department in DEPARTMENTS:
-        other = "Technical Support (Priority)" if department == "Sales" else "Technical Support"
-        for text in (text for variants in PHRASINGS[situation].values() for text in variants):
-            slots = {"dept": department, "fields": oxford([FIELDS[f] for f in fields]), "other": other}
-            if situation == "alternative":
-                slots |= {"fields": FIELDS["last_4_cc"], "other": FIELDS["email"]}
-            status = SITUATION_STATUS[situation]
-            reply = json.dumps({"status": status, "message": text.format(**slots)})
-            named = {"missing": fields, "mismatch": fields, "alternative": ("last_4_cc", "email")}.get(situation, ())
-            departments = {other} if situation in ("routing", "wrong_department") else set()
-            assert read_reply(reply) == (status, frozenset(named), frozenset(departments))
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", "3", '{"status": "success"}', '{"message": "Billing."}', "null"])
-def test_what_is_no_reply_is_unreadable(text):
-    assert read_reply(text) == ("unreadable", frozenset(), frozenset())
-
-
-def test_answers_of_other_tools_mean_what_they_list():
-    """Which fields, not their values: an answer that nobody could foresee word by word can still be right."""
-    form = json.dumps({"account_number": "123456", "unavailable": ["email"]})
-    assert meaning(form) == meaning(json.dumps({"account_number": "9", "unavailable": []}))
-    assert meaning(form) != meaning(json.dumps({"email": "9", "unavailable": ["account_number"]}))
-    assert meaning(form) != meaning(json.dumps({"declined": "That is too much."}))
-    listed = [json.dumps({"departments": [{"name": n, "phone": "1"}]}) for n in ("Sales", "Billing")]
-    assert meaning(listed[0]) != meaning(listed[1]) == meaning(listed[1].replace("1", "2"))
-    for text in ("", "{", "[]", '{"status": "success"}', '{"status": "success", "message": "Sales. Done."}'):
-        assert meaning(text) == read_reply(text)
-
-
-def test_a_number_out_of_service_names_nobody():
-    reply = json.dumps({"status": "wrong_department", "message": UNKNOWN_NUMBER})
-    assert read_reply(reply) == ("wrong_department", frozenset(), frozenset())
-
-
-def example(codec, status: str, message: str) -> CallExample:
+def example(codec, status: str, message: str, call=CALL, task_id="t", prompt=None) -> Example:
     text = json.dumps({"status": status, "message": message})
-    return CallExample(tuple(codec.encode(message)), tuple(codec.world_reply(text)), status, text, "t")
+    return codec_example(codec, call, text, status, task_id, prompt or message)
+
+
+def codec_example(codec, call, text: str, status: str, task_id: str, prompt: str) -> Example:
+    encoded = dataclasses.replace(
+        codec.examples("x", "", [Turn(CALL, text, status)], "phone")[0].encoded, prompt=tuple(codec.encode(prompt))
+    )
+    return Example(task_id, call, text, status, encoded, "Please.", ())
 
 
 def test_reply_accuracy_by_category(codec):
@@ -192,221 +156,161 @@ def test_reply_accuracy_by_category(codec):
         ("success", "Sales. Done.", "success", "Sales. Done."),
         ("success", "Sales. Done.", "auth_failed", "Sales. Done."),
         ("routing_violation", "Loans. Call Billing first.", "routing_violation", "Loans, hi! Try Billing first."),
-    ]  # fmt: skip
-    calls = [example(codec, status, message) for status, message, _, _ in said_and_predicted]
-    calls = [dataclasses.replace(c, prompt=tuple(codec.encode(str(i)))) for i, c in enumerate(calls)]
+    ]
+    examples = [example(codec, s, m, prompt=str(i)) for i, (s, m, _, _) in enumerate(said_and_predicted)]
     answers = [json.dumps({"status": s, "message": m}) for _, _, s, m in said_and_predicted]
-    engine = Stub(codec, lambda text: answers[int(text)])
-    assert reply_rows(engine, codec, calls, "world_model") == [
+    engine = Scripted(codec, lambda text, prompt: answers[int(text)])
+    assert reply_rows(engine, codec, examples, "world_model") == [
         {"category": "auth_failed", "accuracy": 0.5, "n": 2},
         {"category": "routing_violation", "accuracy": 1.0, "n": 1},
         {"category": "success", "accuracy": 0.5, "n": 2},
     ]
-    assert {(p.adapter, p.temperature, p.stop) for p in engine.prompts} == {("world_model", 0.0, codec.csr_end_id)}
+    asked = {(p.adapter, p.temperature, p.stop, p.session) for p in engine.prompts}
+    assert asked == {("world_model", 0.0, codec.reply_end_id, None)}
 
 
 def test_a_wrong_answer_of_the_form_is_no_hit(codec):
     """Neither can be read as a phone reply, which must not make them alike."""
     answers = [json.dumps({field: "1", "unavailable": []}) for field in ("email", "name")]
-    ids = tuple(codec.encode("form"))
-    calls = [CallExample(ids, tuple(codec.world_reply(a)), "ok", a, "t") for a in answers]
-    engine = Stub(codec, lambda text: answers[0])
-    assert reply_rows(engine, codec, calls, "world_model") == [{"category": "ok", "accuracy": 0.5, "n": 2}]
+    examples = [codec_example(codec, form(["email"]), a, "ok", "t", "form") for a in answers]
+    engine = Scripted(codec, lambda text, prompt: answers[0])
+    assert reply_rows(engine, codec, examples, "world_model") == [{"category": "ok", "accuracy": 0.5, "n": 2}]
 
 
 def test_predictions_stand_beside_reality(codec):
-    call = format_call("make_phone_call", {"phone_number": "800-555-0003", "auth_info": {"name": "A", "email": "b"}})
-    prompt = tuple(codec.world_prompt("Please.", [], call))
-    calls = [
-        dataclasses.replace(example(codec, "routing_violation", m), prompt=prompt, task_id=i)
-        for i, m in (("a", "Loans. Call Billing first."), ("b", "Loans. Call Claims first."))
+    call = phone_call("800-555-0003", {"name": "A", "email": "b"})
+    examples = [
+        example(codec, "routing_violation", message, call, task_id)
+        for task_id, message in (("a", "Loans. Call Billing first."), ("b", "Loans. Call Claims first."))
     ]
     predicted = json.dumps({"status": "routing_violation", "message": "Loans, hi! Try Billing first."})
-    rows = inspect_replies(Stub(codec, lambda text: predicted), codec, calls, "world_model")
+    rows = inspect_replies(Scripted(codec, lambda text, prompt: predicted), codec, examples, "world_model")
+    said = examples[0].reply
     assert rows[0] == {
-        "task_id": "a", "category": "routing_violation", "gave": "name, email",
-        "said": "routing_violation: Loans. Call Billing first.",
-        "predicted": "routing_violation: Loans, hi! Try Billing first.", "fields_right": True, "right": True,
-    }  # fmt: skip
-    assert (rows[1]["fields_right"], rows[1]["right"]) == (True, False)  # no field is named, but another department
-    rows = inspect_replies(Stub(codec, lambda text: "gibberish {"), codec, calls, "world_model")
+        "task_id": "a",
+        "category": "routing_violation",
+        "call": call,
+        "said": said,
+        "predicted": predicted,
+        "right": True,
+    }
+    assert not rows[1]["right"]  # another department
+    rows = inspect_replies(Scripted(codec, lambda text, prompt: "gibberish {"), codec, examples, "world_model")
     assert (rows[0]["predicted"], rows[0]["right"]) == ("gibberish {", False)
 
 
-def test_predictions_come_in_order_however_many(codec):
-    engine = Stub(codec, lambda text: f"<{text}>")
-    prompts = [codec.encode(str(i)) for i in range(70)]
-    assert predict_replies(engine, codec, prompts, "wm") == [f"<{i}>" for i in range(70)]
-    assert engine.batches == [64, 6]
-    assert predict_replies(engine, codec, [], "wm") == []
+@pytest.mark.parametrize("size", [1, 2])
+def test_predictions_come_in_order_however_many_and_whoever_makes_them(codec, size, monkeypatch):
+    """One of two processes asks for every other one."""
+    engine = Scripted(codec, lambda text, prompt: f"<{text}>")
+    questions = [codec.encode(str(i)) for i in range(70)]
+    if size == 1:
+        assert predict_replies(engine, codec, questions, "wm") == [f"<{i}>" for i in range(70)]
+        assert predict_replies(engine, codec, [], "wm") == []
+    else:
+        monkeypatch.setattr(distributed, "size", lambda: 2)
+        monkeypatch.setattr(distributed, "join", lambda mine, texts: dict(zip(mine, texts, strict=True)))
+        assert predict_replies(engine, codec, questions, "wm") == {i: f"<{i}>" for i in range(0, 70, 2)}
 
 
-def test_samples_of_two_batches_are_drawn_apart(codec):
-    engine = Stub(codec)
-    predict_replies(engine, codec, [[5]] * 65, "wm", temperature=0.7, seed=3)
-    assert {p.temperature for p in engine.prompts} == {0.7} and len(set(engine.seeds)) == 2
-    again = Stub(codec)
-    predict_replies(again, codec, [[5]] * 65, "wm", temperature=0.7, seed=3)
-    assert again.seeds == engine.seeds
-    predict_replies(again, codec, [[5]], "wm", temperature=0.7, seed=4)
-    assert again.seeds[2] not in engine.seeds
+def test_samples_are_drawn_apart_and_by_the_seed(codec):
+    def seeds(count: int, seed: int) -> list[int]:
+        engine = Scripted(codec, lambda text, prompt: "x")
+        predict_replies(engine, codec, [[5]] * count, "wm", temperature=0.7, seed=seed)
+        assert {p.temperature for p in engine.prompts} == {0.7}
+        return [p.seed for p in engine.prompts]
+
+    assert len(set(seeds(65, 3))) == 65 and seeds(65, 3) == seeds(65, 3)
+    assert seeds(1, 3) == seeds(65, 3)[:1] != seeds(1, 4)
 
 
-def test_a_call_may_be_made_for_another_goal(codec, tiny):
-    """The number is that of the department called, the wish that of the other one."""
-    text = codec.decode(rule_prompt(codec, tiny, "bank", "Billing", "Loans"))
-    assert "Please call Harbor Bank for me: defer a loan payment." in text
-    assert text.partition("<|action|>")[2].partition("<|/action|>")[0] == empty_handed_call("800-555-0003")
-    [question] = [q for q in rule_questions(codec, tiny, ["bank"]) if q.department == "Billing"]
-    assert question.prompt == rule_prompt(codec, tiny, "bank", "Billing", "Billing")
-    assert (question.truth, question.variation) == ({"account_number", "billing_zip"}, "typical")
+def test_the_environments_examination_asks_the_world_model(codec):
+    """Fraud comes after another call and Sales demands nothing; of the other three Billing's answer is right."""
+    engine = Scripted(codec, lambda text, prompt: json.dumps(MISSING))
+    found = examine(engine, codec, "world_model", "train")
+    assert found == {"rule_accuracy": 1 / 3, "rule_accuracy_typical": 1 / 2, "n": 3}
+    assert {p.adapter for p in engine.prompts} == {"world_model"}
+    assert codec.decode(engine.prompts[0].tokens).endswith("<|/action|><|predict_csr|><|csr|>")
 
 
-def askable(world) -> list[tuple[str, str]]:
-    return [key for key, rule in world.rules.items() if rule.required and not rule.after]
+# --- a whole evaluation ----------------------------------------------------------------------
 
 
-def test_a_perfect_world_model_names_every_rule(codec, world):
-    engine = TruthfulEngine(Stub(codec), codec, world)
-    assert rule_accuracy(engine, codec, world, list(world.companies), "world_model") == {
-        "rule_accuracy": 1.0,
-        "rule_accuracy_typical": 1.0,
-        "n": len(askable(world)),
-    }
-    assert rule_accuracy(engine, codec, world, [], "world_model")["n"] == 0
+def config_of(world_model: WorldModelConfig | None, **settings) -> RunConfig:
+    return RunConfig(world_model=world_model, env=EnvConfig(levels=(1,)), eval_splits=("train",), **settings)
 
 
-def test_one_field_too_many_or_too_few_is_wrong(codec, world):
-    """A world model that believes other rules for every third department is right about the other two thirds."""
-    keys = askable(world)
-    believed = dict(world.rules)
-    for i, key in enumerate(keys[::3]):
-        required = believed[key].required
-        spare = next(f for f in FIELDS if f not in required)
-        others = required[1:] if i % 2 and len(required) > 1 else (*required, spare)
-        believed[key] = dataclasses.replace(believed[key], required=others)
-    engine = TruthfulEngine(Stub(codec), codec, dataclasses.replace(world, rules=believed))
-    found = rule_accuracy(engine, codec, world, list(world.companies), "world_model")
-    typical = [world.rules[key].variation == "typical" for key in keys]
-    changed = [i % 3 == 0 for i in range(len(keys))]
-    right = [t for t, c in zip(typical, changed, strict=True) if not c]
-    assert found["rule_accuracy"] == pytest.approx(len(right) / len(keys))
-    assert found["rule_accuracy_typical"] == pytest.approx(sum(right) / sum(typical))
-    assert found["rule_accuracy"] != found["rule_accuracy_typical"]
+def kinds(rows: list[dict]) -> list[tuple]:
+    return [(r["split"], r["kind"], r.get("level", r.get("category"))) for r in rows]
 
 
-def test_rules_are_asked_with_empty_hands_and_without_telling(codec, tiny):
-    engine = Stub(codec)
-    rule_accuracy(engine, codec, tiny, ["bank", "shop"], "world_model")
-    texts = [codec.decode(p.tokens) for p in engine.prompts]
-    called = ["800-555-0001", "800-555-0003", "800-555-0004"]  # Fraud comes after another call, Sales demands nothing
-    assert [t.partition("<|action|>")[2].partition("<|/action|>")[0] for t in texts] == [
-        empty_handed_call(n) for n in called
-    ]
-    assert not any(spoken in t for t in texts for spoken in FIELDS.values())
+def test_a_whole_evaluation_has_a_row_for_everything(codec):
+    """Two tasks, two episodes each: look up, call Billing with empty hands, hang up; the world model says the truth."""
 
-
-# --- what a base brings along ----------------------------------------------------------------
-
-
-def form(*fields: str, answer: dict | None = None) -> Turn:
-    observation = json.dumps((answer or {}) | {"unavailable": []})
-    return Turn(format_call("auth_info_form", {"fields": list(fields)}), observation, "auth_info_form", "ok")
-
-
-def call(number: str, status: str = "auth_failed", **auth_info: str) -> Turn:
-    action = format_call("make_phone_call", {"phone_number": number, "auth_info": auth_info})
-    return Turn(action, "{}", "make_phone_call", status)
-
-
-def directory(*numbers: str) -> Turn:
-    found = {"departments": [{"name": "Billing", "phone": n} for n in numbers]}
-    return Turn(format_call("search_company", {"company_name": "x"}), json.dumps(found), "search_company", "ok")
-
-
-def test_copies_by_hand(make_trajectory):
-    values = {"email": "ana77@example.com", "last_4_ssn": "1111", "last_4_cc": "3333"}
-    turns = [
-        call("800-555-0003", email="ana77@example.com"),  # nothing was heard yet: 0 of 2
-        directory("800-555-0003", "800-555-0004"),
-        form("email", "last_4_ssn", "last_4_cc", answer=values),
-        call("800-555-0003", email="ana77@example.com", last_4_ssn="1111"),  # 3 of 3
-        call("800-555-0000", email="ana7@example.com", last_4_ssn="3333"),  # 0 of 3: the 3333 is the card's
-        call("800-555-000", last_4_cc="333"),  # 0 of 2: parts are no copies
-        call("800-555-0004"),  # 1 of 1
-        Turn("make_phone_call<|args|>{", "", "", "error"),
-    ]
-    other = [call("800-555-0003")]  # another row's directory does not count: 0 of 1
-    rows = [make_trajectory([1], turns=turns), make_trajectory([1], turns=other)]
-    assert copying(rows) == (4, 12)
-    assert copying([]) == (0, 0)
-
-
-def test_parsed_calls_by_hand(make_trajectory):
-    turns = [directory("1"), Turn("x", "{}", "", "error"), call("1"), Turn("", "", "", "stopped")]
-    assert parsing([make_trajectory([1], turns=turns), make_trajectory([1], turns=turns[:1])]) == (3, 4)
-
-
-def test_conditional_information_by_hand():
-    copy = [(x, x, "z") for x in "aabb"]
-    assert conditional_information(copy) == pytest.approx(1.0)  # one fair bit, known
-    assert conditional_information([(x, y, "z") for x in "ab" for y in "cd"]) == pytest.approx(0.0)
-    assert conditional_information([(x, x, x) for x in "aabb"]) == pytest.approx(0.0)  # z has told already
-    # X is Y in the quarter z=1 (one bit), and independent of it in the rest
-    mixed = [(x, x, 1) for x in "aabb"] + [(x, y, 2) for x in "ab" for y in "ab" for _ in range(3)]
-    assert conditional_information(mixed) == pytest.approx(0.25)
-    # p(x=a, y=a) = 1/2, p(a, b) = p(b, b) = 1/4
-    expected = 0.5 * math.log2(Fraction(1, 2) / (Fraction(3, 4) * Fraction(1, 2)))
-    expected += 0.25 * math.log2(Fraction(1, 4) / (Fraction(3, 4) * Fraction(1, 2)))
-    expected += 0.25 * math.log2(Fraction(1, 4) / (Fraction(1, 4) * Fraction(1, 2)))
-    assert conditional_information([("a", "a", 0)] * 2 + [("a", "b", 0), ("b", "b", 0)]) == pytest.approx(expected)
-
-
-def test_form_information_tells_a_rule_from_an_accident(make_trajectory, world):
-    """First field: dealt at random. Number of fields: one per goal department, however the field names fall."""
-    rng = random.Random(0)
-    tasks = world.split("train", (1, 2))[:80]
-    names = list(DEPARTMENTS)
-    rows = []
-    for task in tasks:
-        department = next(d for d in names if task.goals[0] in DEPARTMENTS[d].goals)
-        for _ in range(3):
-            fields = rng.sample(list(FIELDS), 1 + names.index(department) % 4)
-            rows.append(make_trajectory([1], task_id=task.task_id, turns=[directory("1"), form(*fields), form("name")]))
-    rows.append(make_trajectory([1], task_id=tasks[0].task_id, turns=[call("1")]))  # no form, nothing to tell
-    found = form_information(rows, world, permutations=200)
-    assert found["size"]["p"] == pytest.approx(1 / 201) and found["size"]["bits"] > found["size"]["by_chance"] + 0.3
-    assert found["first"]["p"] > 0.01
-    assert found["first"]["bits"] == pytest.approx(found["first"]["by_chance"], abs=0.3)
-
-
-def test_what_the_industry_tells_is_not_held_against_the_department(make_trajectory, world):
-    """A form that names the industry and no more: departments differ by industry, the given industry explains it."""
-    tasks = world.split("train", (1, 2))[:60]
-    rows = []
-    for task in tasks:
-        industry = INDUSTRIES.index(world.companies[task.company_id].industry)
-        rows.append(
-            make_trajectory([1], task_id=task.task_id, turns=[form(*list(FIELDS)[industry : 2 * industry + 1])])
+    def answer(text: str, prompt) -> str:
+        if prompt.adapter == "world_model":
+            return json.dumps(MISSING)
+        return (
+            '800-555-0003"' if text.endswith('"phone_number": "') else by_turn(SEARCH, written(CALL), "")(text, prompt)
         )
-    found = form_information(rows, world, permutations=50)
-    assert all(entry["bits"] == pytest.approx(0.0, abs=1e-9) and entry["p"] == 1.0 for entry in found.values())
 
-
-def test_the_truthful_engine_tells_the_truth_and_nothing_else(codec, tiny):
-    inner = Stub(codec, lambda text: "policy")
-    engine = TruthfulEngine(inner, codec, tiny)
-    engine.load({"policy": "folder"})
-    engine.end_sessions()
-    assert inner.loaded == {"policy": "folder"} and inner.ended
-    prompts = [
-        Prompt(codec.world_prompt("Please.", [], empty_handed_call(number)), "world_model", 64, codec.csr_end_id, 0.0)
-        for number in ("800-555-0002", "800-555-0005")
+    config = config_of(WorldModelConfig(context_distillation=0.1), eval_tasks=2, eval_episodes=2)
+    engine = Scripted(codec, answer)
+    rows = evaluation_rows(engine, codec, Imagine(config.world_model, codec), config)
+    assert kinds(rows) == [
+        ("train", "success", 0),
+        ("train", "success", 1),
+        ("train", "behaviour", None),
+        ("train", "unaided", 0),
+        ("train", "unaided", 1),
+        ("train", "reply", "auth_failed"),
+        ("train", "rules", None),
     ]
-    prompts.insert(1, Prompt([5], "policy", 9, codec.end_id, 1.0))
-    fraud, other, sales = engine.generate(prompts, 0)
-    required = frozenset({"account_number", "last_4_ssn", "last_4_cc"})
-    assert read_reply(codec.reply_text(fraud.tokens)) == ("auth_failed", required, frozenset())
-    assert read_reply(codec.reply_text(sales.tokens)) == ("success", frozenset(), frozenset())
-    assert codec.action_text(other.tokens) == "policy" and [p.adapter for p in inner.prompts] == ["policy"]
-    assert fraud.tokens[-1] == codec.csr_end_id and len(fraud.tokens) == len(fraud.logprobs)
+    assert [r["n"] for r in rows if r["kind"] in ("success", "unaided")] == [4] * 4
+    (reply,) = [r for r in rows if r["kind"] == "reply"]
+    assert (reply["accuracy"], reply["n"]) == (1.0, 4)
+    (counts,) = [r for r in rows if r["kind"] == "behaviour"]
+    assert (counts["calls_per_task"], counts["malformed"]) == (1.0, 0.0)
+
+
+def test_without_a_world_model_nothing_is_asked_of_one(codec):
+    config = config_of(None, eval_tasks=1, eval_episodes=1)
+    engine = Scripted(codec, searching)
+    rows = evaluation_rows(engine, codec, Plain(AdapterLayout(("policy",), None)), config)
+    assert [r["kind"] for r in rows] == ["success", "success", "behaviour"]
+    assert {p.adapter for p in engine.prompts} == {"policy"}
+
+
+def test_whoever_listens_is_examined_be_it_the_policy(codec):
+    config = config_of(WorldModelConfig(coupling="shared"), eval_tasks=1, eval_episodes=1)
+    engine = Scripted(codec, searching)
+    rows = evaluation_rows(engine, codec, Plain(AdapterLayout(("policy",), "policy")), config)
+    assert [r["kind"] for r in rows][-1] == "rules"
+    assert {p.adapter for p in engine.prompts} == {"policy"}
+
+
+def test_splits_are_evaluated_in_their_order_with_their_own_tasks(base_path):
+    """The toy environment has three tasks in every split, one of each level."""
+    codec = Codec(load_tokenizer(base_path), Counting())
+    config = RunConfig(eval_splits=("validation", "test"), eval_tasks=2, eval_episodes=1)
+    answer = 'count<|args|>{"number": "2"}'
+    rows = evaluation_rows(Scripted(codec, lambda t, p: answer), codec, Plain(AdapterLayout(("policy",), None)), config)
+    success = [(r["split"], r["level"], r["success"]) for r in rows if r["kind"] == "success"]
+    levels = [(0, 0.5), (1, 0.0), (2, 1.0)]
+    assert success == [(split, *level) for split in ("validation", "test") for level in levels]
+
+
+def test_at_most_so_many_replies_are_judged(codec, monkeypatch):
+    monkeypatch.setattr("lfo.evaluate.JUDGED", 3)
+    answer = by_turn(SEARCH, *[written(CALL)] * 4, "")
+    engine = Scripted(codec, lambda text, p: json.dumps(MISSING) if p.adapter == "world_model" else answer(text, p))
+    config = config_of(WorldModelConfig(coupling="none"), eval_tasks=1, eval_episodes=1)
+    rows = evaluation_rows(engine, codec, Plain(BOTH), config)
+    assert sum(r["n"] for r in rows if r["kind"] == "reply") == 3
+
+
+def test_outcomes_of_the_records_are_those_of_the_environment(codec, tiny):
+    (row,) = play_tasks(Scripted(codec, searching), codec, Plain(BOTH), tiny.tasks[:1], RolloutConfig(), 1)
+    assert row.outcome == Outcome(
+        False, 0.0, {"shaped_reward": 0.0, "auth_before_call": 0.0, "calls_per_task": 0.0}
+    ) and isinstance(tiny.tasks[0], Task)

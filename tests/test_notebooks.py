@@ -1,29 +1,53 @@
-"""The notebooks as files: what papermill, nbval and a reader on the web rely on. nbval runs them (see the Makefile)."""
+"""The notebooks as files. Sources stand in notebooks/, without outputs; results/ has what papermill wrote of them.
+
+nbval runs the sources (see the Makefile).
+"""
 
 from __future__ import annotations
 
 import ast
 import json
+import re
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from lfo import figures
+from lfo.lab.report import provenance_of
 
 ROOT = Path(__file__).resolve().parents[1]
-NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+SOURCES = sorted((ROOT / "notebooks").glob("*.ipynb"))
+EXECUTED = sorted((ROOT / "results").glob("*.ipynb"))
+MOST_WORDS = 250  # of a last section
+
+EVERY_SOURCE = pytest.mark.parametrize("path", SOURCES, ids=lambda p: p.stem)
+EVERY_EXECUTED = pytest.mark.parametrize("path", EXECUTED, ids=lambda p: p.stem)
 
 
 def cells(path: Path, kind: str) -> list[dict]:
-    return [c for c in json.loads(path.read_text())["cells"] if c["cell_type"] == kind]
+    return [c for c in json.loads(path.read_text(encoding="utf-8"))["cells"] if c["cell_type"] == kind]
+
+
+def sources(path: Path, kind: str) -> list[str]:
+    return ["".join(c["source"]) for c in cells(path, kind)]
 
 
 def test_there_are_notebooks_to_check():
-    assert [p.name[:2] for p in NOTEBOOKS] == ["01", "02", "03", "04", "05", "06", "07"]
+    assert [p.name[:2] for p in SOURCES] == ["01", "02", "03", "04", "05", "06", "07"]
+    assert [p.name for p in EXECUTED] == [p.name for p in SOURCES]
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
+# --- the sources -----------------------------------------------------------------------------
+
+
+@EVERY_SOURCE
+def test_sources_hold_no_outputs(path):
+    assert set(json.loads(path.read_text(encoding="utf-8"))["metadata"]) == {"kernelspec", "language_info"}
+    assert not any(c["outputs"] or c["execution_count"] for c in cells(path, "code"))
+    assert not any("NBVAL" in source for source in sources(path, "code")), "there is no output to compare with"
+
+
+@EVERY_SOURCE
 def test_one_parameters_cell_of_literals_with_units(path):
     tagged = [c for c in cells(path, "code") if "parameters" in c["metadata"].get("tags", [])]
     assert len(tagged) == 1
@@ -34,37 +58,49 @@ def test_one_parameters_cell_of_literals_with_units(path):
         assert "#" in line, f"a unit or a meaning is missing: {line}"
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
+@EVERY_SOURCE
+def test_it_says_what_a_reader_needs(path):
+    opening, *_, last = sources(path, "markdown")
+    for word in ("Question", "reads", "writes", "run time", "papermill"):
+        assert word in opening
+    assert last.startswith("## What this shows") and "does not" in last.lower(), "it ends with what it does not show"
+    assert len(last.split()) <= MOST_WORDS
+    assert "assert " in "".join(sources(path, "code"))
+
+
+@pytest.mark.parametrize("name", ["03_dual_lora", "04_transfer_eval"])
+def test_what_is_said_of_the_mechanism_names_what_may_do_as_well(name):
+    *_, last = sources(ROOT / "notebooks" / f"{name}.ipynb", "markdown")
+    assert "a table of remembered replies is expected to do as well" in " ".join(last.split())
+
+
+@EVERY_SOURCE
+def test_what_it_names_is_there(path):
+    said = "\n".join(sources(path, "markdown"))
+    for target in re.findall(r"\]\((\.\./[^)#]+)", said):
+        assert (path.parent / target).exists(), target
+    for name in re.findall(r"`(results/0\d_\w+\.\w+)`", said):
+        assert (ROOT / name).exists(), name
+
+
+@EVERY_SOURCE
+def test_no_logic_in_notebooks(path):
+    for source in sources(path, "code"):
+        for node in ast.walk(ast.parse(source)):
+            assert not isinstance(node, ast.FunctionDef | ast.ClassDef | ast.While), "this belongs into lfo/"
+
+
+# --- what was executed -----------------------------------------------------------------------
+
+
+@EVERY_EXECUTED
 def test_executed_outputs_are_committed_small_and_clean(path):
     assert path.stat().st_size < 300_000
-    data = json.loads(path.read_text())
-    assert set(data["metadata"]) <= {"kernelspec", "language_info"}
+    assert set(json.loads(path.read_text(encoding="utf-8"))["metadata"]) <= {"kernelspec", "language_info"}
     code = cells(path, "code")
     assert any(c["outputs"] for c in code)
     assert all(c["execution_count"] for c in code), "a cell was not executed"
     assert not any(o["output_type"] == "error" for c in code for o in c["outputs"])
-
-
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
-def test_it_says_what_a_reader_needs(path):
-    prose = "\n".join("".join(c["source"]) for c in cells(path, "markdown"))
-    opening = "".join(cells(path, "markdown")[0]["source"])
-    for word in ("Question", "reads", "writes", "run time", "papermill"):
-        assert word in opening
-    assert "does not" in prose.split("## ")[-1].lower(), "it ends with what it does not show"
-    assert "assert " in "".join("".join(c["source"]) for c in cells(path, "code"))
-
-
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
-def test_no_logic_in_notebooks(path):
-    for cell in cells(path, "code"):
-        for node in ast.walk(ast.parse("".join(cell["source"]))):
-            assert not isinstance(node, ast.FunctionDef | ast.ClassDef | ast.While), "this belongs into lfo/"
-
-
-def test_readme_shows_the_tables_of_results():
-    block = (ROOT / "README.md").read_text().partition(figures.README_MARKS[0])[2].partition(figures.README_MARKS[1])[0]
-    assert block.strip() == figures.results_block(ROOT / "results"), "README is stale: run `lfo readme`"
 
 
 def test_figures_and_tables_are_of_the_runs_beside_them():
@@ -75,11 +111,10 @@ def test_figures_and_tables_are_of_the_runs_beside_them():
     folders = [path.parent for path in (ROOT / "results").glob("*/*/seed*/provenance.json")]
     facts: dict[tuple[str, str], list[dict]] = {}  # an arm may be in runs/ and, shorter, in ablation/
     for folder in folders:
-        entries = figures.provenance_of({"": [folder]})["runs"]
-        facts.setdefault((folder.parent.name, folder.name), []).extend(entries)
+        facts.setdefault((folder.parent.name, folder.name), []).extend(provenance_of({"": [folder]})["runs"])
     stale, compared = set(), 0
     for path in sorted((ROOT / "results").glob("*.json")):
-        for run in json.loads(path.read_text()).get("runs", []):
+        for run in json.loads(path.read_text(encoding="utf-8")).get("runs", []):
             if found := facts.get((run["config"]["name"], run["run"])):  # none of a grid: those are in results/tuning
                 compared += 1
                 stale |= set() if run | {"arm": ""} in found else {f"{path.name}: {run['arm']}, {run['run']}"}
@@ -88,7 +123,7 @@ def test_figures_and_tables_are_of_the_runs_beside_them():
 
 @pytest.mark.parametrize("figure", sorted((ROOT / "results").glob("*.png")), ids=lambda p: p.stem)
 def test_every_figure_has_its_provenance(figure):
-    facts = json.loads(figure.with_suffix(".json").read_text())
+    facts = json.loads(figure.with_suffix(".json").read_text(encoding="utf-8"))
     runs = facts.get("runs", [facts])
     assert runs
     for run in runs:

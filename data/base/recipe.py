@@ -1,7 +1,7 @@
 """The recipe of the embedded base model: a tiny Qwen3 that knows the environment's language and none of its rules.
 
     python data/base/recipe.py            # about 40 minutes on 2 idle cores; resumes where it was stopped
-    python data/base/recipe.py --steps 50 --out /tmp/try
+    python data/base/recipe.py --steps 50 --out build/base
 
 1. A byte-level BPE tokenizer whose lexicon (JSON keys, field names, goals, departments, two-digit
    numbers) makes one token of what is one thing.
@@ -29,13 +29,21 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 from tqdm import tqdm
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from lfo import evaluate, tokens, tools, world
-from lfo.config import EnvConfig, RolloutConfig, derive_seed
-from lfo.env import Episode, RandomForm
-from lfo.records import Task, sha256
-from lfo.rollout import Job, TorchEngine, play
-from lfo.simulator import SITUATION_STATUS, requested_fields, say
-from lfo.tokens import SPECIAL_TOKENS, Codec
+from lfo.config import EnvConfig, ModelConfig, RunConfig, WorldModelConfig, derive_seed
+from lfo.envs import make_environment
+from lfo.envs.base import ARGS_TAG, written
+from lfo.envs.phone import tools, vocabulary, world
+from lfo.envs.phone.callers import RandomForm, play_scripted
+from lfo.envs.phone.episode import PhoneEpisode
+from lfo.envs.phone.phrasings import SITUATION_STATUS, requested_fields, say
+from lfo.envs.phone.records import PhoneTask
+from lfo.lab import base_report
+from lfo.lab.told import Told
+from lfo.lab.untrained import untrained
+from lfo.rollout.play import play
+from lfo.text import Codec, load_codec
+from lfo.text.codec import SPECIAL_TOKENS
+from lfo.types import Attempt, Encoded, sha256
 
 HERE = Path(__file__).parent
 SEED = 20_000  # worlds of the experiments use seeds below 1,000
@@ -51,19 +59,50 @@ CALLS_FIRST = 0.08  # share of transcripts that call without a form
 def lexicon() -> list[str]:
     """Strings that are one token each. A key such as `"email": "` is directly followed by its value."""
     glue = [
-        '{"departments": [{"name": "', '", "phone": "', '", "description": "', '", "operating_hours": "',
-        '"}, {"name": "', '"}]}', '{"status": "', '", "message": "', '"unavailable": [', '", "auth_info": {', '"}}',
-        "}}", "]}", '", ', '"}', '{"declined": "', '{"refused": "', '{"error": "', "800-555-", "-555-", "@example.com",
-        'search_company<|args|>{"company_name": "', 'auth_info_form<|args|>{"fields": [', tokens.CALL_PREFIX,
-        " Step ", " Directory: ", " Previous Actions: ", " Collected Auth: ", " Unavailable: ",
-    ]  # fmt: skip
+        '{"departments": [{"name": "',
+        '", "phone": "',
+        '", "description": "',
+        '", "operating_hours": "',
+        '"}, {"name": "',
+        '"}]}',
+        '{"status": "',
+        '", "message": "',
+        '"unavailable": [',
+        '", "auth_info": {',
+        '"}}',
+        "}}",
+        "]}",
+        '", ',
+        '"}',
+        '{"declined": "',
+        '{"refused": "',
+        '{"error": "',
+        "800-555-",
+        "-555-",
+        "@example.com",
+        'search_company<|args|>{"company_name": "',
+        'auth_info_form<|args|>{"fields": [',
+        f'{tools.PHONE}{ARGS_TAG}{{"phone_number": "',
+        " Step ",
+        " Directory: ",
+        " Previous Actions: ",
+        " Collected Auth: ",
+        " Unavailable: ",
+    ]
     words = [
-        *(f'"{f}": "' for f in world.FIELDS), *(f'"{f}"' for f in world.FIELDS),
-        *(f" {spoken}" for spoken in world.FIELDS.values()), *tools.TOOLS, *world.DEPARTMENTS,
-        *world.DEPARTMENT_OF_GOAL, *(kind.description for kind in world.DEPARTMENTS.values()),
-        *world.OPERATING_HOURS, *world.NAME_PREFIXES, *(f" {s}" for some in world.NAME_SUFFIXES.values() for s in some),
-        *SITUATION_STATUS.values(), *(f"{i:02d}" for i in range(100)),
-    ]  # fmt: skip
+        *(f'"{f}": "' for f in vocabulary.FIELDS),
+        *(f'"{f}"' for f in vocabulary.FIELDS),
+        *(f" {spoken}" for spoken in vocabulary.FIELDS.values()),
+        *tools.TOOLS,
+        *vocabulary.DEPARTMENTS,
+        *vocabulary.DEPARTMENT_OF_GOAL,
+        *(kind.description for kind in vocabulary.DEPARTMENTS.values()),
+        *vocabulary.OPERATING_HOURS,
+        *vocabulary.NAME_PREFIXES,
+        *(f" {s}" for some in vocabulary.NAME_SUFFIXES.values() for s in some),
+        *SITUATION_STATUS.values(),
+        *(f"{i:02d}" for i in range(100)),
+    ]
     return list(dict.fromkeys(glue + words))
 
 
@@ -101,9 +140,9 @@ def throwaway_world(rng: random.Random, companies: int = 8, tasks: int = 64) -> 
     """Companies whose every department has its own random rules, and tasks that can be solved."""
     phones = [f"800-555-{i:04d}" for i in rng.sample(range(10_000), 5 * companies)]
     records, rules, profiles, drawn = {}, {}, {}, []
-    for i, prefix in enumerate(rng.sample(world.NAME_PREFIXES, companies)):
-        industry = world.INDUSTRIES[i % 4]
-        name = f"{prefix} {rng.choice(world.NAME_SUFFIXES[industry])}"
+    for i, prefix in enumerate(rng.sample(vocabulary.NAME_PREFIXES, companies)):
+        industry = vocabulary.INDUSTRIES[i % 4]
+        name = f"{prefix} {rng.choice(vocabulary.NAME_SUFFIXES[industry])}"
         company = world.draw_company(rng, f"x{i}", name, industry, phones)
         records[company.company_id] = company
         rules |= {(r.company_id, r.department): r for r in world.draw_free_rules(rng, company)}
@@ -112,7 +151,7 @@ def throwaway_world(rng: random.Random, companies: int = 8, tasks: int = 64) -> 
         profile = world.draw_profile(rng, f"u{len(drawn)}", company.industry)
         names = [d.name for d in company.departments]
         chosen = rng.sample(names, min(rng.choices((1, 2, 3), (7, 2, 1))[0], len(names)))
-        goals = tuple(rng.choice(world.DEPARTMENTS[n].goals) for n in chosen)
+        goals = tuple(rng.choice(vocabulary.DEPARTMENTS[n].goals) for n in chosen)
         try:
             plan = world.oracle_plan(rules, profile, company.company_id, goals)
         except ValueError:
@@ -122,7 +161,7 @@ def throwaway_world(rng: random.Random, companies: int = 8, tasks: int = 64) -> 
         profiles[profile.profile_id] = profile
         request = world.request_text(rng, company, goals)
         drawn.append(
-            Task(f"x-{len(drawn)}", "train", 1, company.company_id, profile.profile_id, request, goals, plan.steps)
+            PhoneTask(f"x-{len(drawn)}", "train", 1, company.company_id, profile.profile_id, request, goals, plan.steps)
         )
     typical = world.TypicalRules({}, {}, {})
     return world.World(-1, records, rules, typical, profiles, tuple(drawn))
@@ -131,8 +170,8 @@ def throwaway_world(rng: random.Random, companies: int = 8, tasks: int = 64) -> 
 class HintedForm(RandomForm):
     """The exploratory policy with imagined replies in its context, which it mostly believes."""
 
-    def __init__(self, episode, world_, rng):
-        super().__init__(episode, world_, rng)
+    def __init__(self, episode: PhoneEpisode, throwaway: world.World, rng: random.Random):
+        super().__init__(episode, throwaway, rng)
         self.hints: dict[str, str] = {}
         self.follows = rng.random() < FOLLOWED
         self.calls_first = rng.random() < CALLS_FIRST
@@ -160,9 +199,9 @@ class HintedForm(RandomForm):
         return None if self.calls_first and not self.hints else super().choose_fields()
 
 
-def transcript(codec: Codec | None, throwaway: world.World, task: Task, rng: random.Random):
-    """One episode as (segments, world-model texts): segments are (text, whether it is trained on)."""
-    episode = Episode(throwaway, task, EnvConfig(), rng.randrange(2**31))
+def transcript(throwaway: world.World, task: PhoneTask, rng: random.Random):
+    """One episode, and it as segments: (text, whether it is trained on)."""
+    episode = PhoneEpisode(throwaway, task, seed=rng.randrange(2**31))
     agent = HintedForm(episode, throwaway, rng)
     hinted = rng.random() < HINTED
     observation = task.request
@@ -172,12 +211,12 @@ def transcript(codec: Codec | None, throwaway: world.World, task: Task, rng: ran
             agent.directory = {d["name"]: d["phone"] for d in json.loads(observation)["departments"]}
             segments += [(f"<|imagine|>{hint}<|/imagine|>", False) for hint in agent.draw_hints()]
         action = agent.act(observation)
-        segments += [("<|tool|>", False), (f"{action}<|end|>", True)]
-        observation = episode.step(action).observation
+        segments += [("<|tool|>", False), (f"{written(action)}<|end|>", True)]
+        observation = episode.step(action)
         if observation:
-            spoken = episode.turns[-1].tool == "make_phone_call"
+            spoken = episode.turns[-1].tool == tools.PHONE
             segments += [("<|obs|>", False), (observation, spoken), ("<|/obs|>", False)]
-    return segments, episode
+    return episode, segments
 
 
 def tokenised(codec: Codec, segments) -> tuple[list[int], list[int]]:
@@ -192,15 +231,15 @@ def tokenised(codec: Codec, segments) -> tuple[list[int], list[int]]:
 
 def copy_exercise(codec: Codec, rng: random.Random) -> tuple[list[int], list[int]]:
     """A form answer to be copied into a call, and a directory to look a number up in: without a story."""
-    industry = rng.choice(world.INDUSTRIES)
-    fields = world.canonical(rng.sample(world.industry_fields(industry), rng.randint(2, 5)))
+    industry = rng.choice(vocabulary.INDUSTRIES)
+    fields = vocabulary.canonical(rng.sample(vocabulary.industry_fields(industry), rng.randint(2, 5)))
     values = world.draw_profile(rng, "x", industry).values
     given = {f: values[f] for f in fields if f in values}
-    names = rng.sample(list(world.DEPARTMENTS), rng.randint(2, 4))
+    names = rng.sample(list(vocabulary.DEPARTMENTS), rng.randint(2, 4))
     directory = {n: f"800-555-{rng.randrange(10_000):04d}" for n in names}
     target = rng.choice(names)
     listing = "; ".join(f"{n} {p}" for n, p in directory.items())
-    call = tools.format_call("make_phone_call", {"phone_number": directory[target], "auth_info": given})
+    call = written(tools.phone_call(directory[target], given))
     return tokenised(
         codec,
         [
@@ -211,6 +250,11 @@ def copy_exercise(codec: Codec, rng: random.Random) -> tuple[list[int], list[int
             (f"{target}<|/csr|>", True),
         ],
     )
+
+
+def answered(example: Encoded) -> tuple[list[int], list[int]]:
+    """(ids, loss mask) of a world-model example."""
+    return [*example.prompt, *example.reply], [0] * len(example.prompt) + [1] * len(example.reply)
 
 
 class Documents:
@@ -231,12 +275,10 @@ class Documents:
                 documents.append(calls.pop(rng.randrange(len(calls))))
             else:
                 throwaway = throwaway or throwaway_world(rng)
-                segments, episode = transcript(self.codec, throwaway, rng.choice(throwaway.tasks), rng)
+                episode, segments = transcript(throwaway, rng.choice(throwaway.tasks), rng)
                 documents.append(tokenised(self.codec, segments))
-                calls += [
-                    ([*e.prompt, *e.reply], [0] * len(e.prompt) + [1] * len(e.reply))
-                    for e in self.codec.call_examples("x", episode.request, episode.turns, "phone")
-                ]
+                found = self.codec.examples("x", episode.request, episode.turns, "phone")
+                calls += [answered(example.encoded) for example in found]
             if len(documents[-1][0]) > MAX_TOKENS:
                 documents.pop()
                 continue
@@ -326,23 +368,23 @@ def copy_accuracy(model, codec, documents) -> dict[str, float]:
 
 def judge(folder: Path, tasks: int = 64, rollouts: int = 16) -> dict:
     """The bars of the shipped weights on the experiments' world, sampled at temperature 1, nothing trained."""
-    codec, engine, real = Codec.load(folder), TorchEngine(folder), world.generate_world(0)
-    jobs = [
-        Job(task, i, derive_seed("base", i)) for i, task in enumerate(real.split("train", (1, 2))[:tasks])
-        for _ in range(rollouts)
-    ]  # fmt: skip
-    plain = play(engine, codec, real, jobs, EnvConfig(), RolloutConfig(), 0, policy="base")
-    truthful = evaluate.TruthfulEngine(engine, codec, real)
-    hinted = play(truthful, codec, real, jobs, EnvConfig(), RolloutConfig(), 0, policy="base", imagine=True)
-    episodes = [evaluate.play_scripted(real, job.task, "random", seed=i) for i, job in enumerate(jobs)]
-    (faithful, emitted), (readable, made) = evaluate.copying(plain + hinted), evaluate.parsing(plain + hinted)
+    player = untrained(RunConfig(model=ModelConfig(base=str(folder))))
+    real, chosen = player.env.world, player.env.tasks("train")[:tasks]
+    groups = [[[Attempt(task, i, derive_seed("base", i))] * rollouts] for i, task in enumerate(chosen)]
+    plain, hinted = (
+        play(player.engine, player.codec, groups, coupling, player.config.rollout, 0)
+        for coupling in (player.coupling, Told(WorldModelConfig(), player.codec))
+    )
+    seeded = [(task, i * rollouts + k) for i, task in enumerate(chosen) for k in range(rollouts)]
+    episodes = [play_scripted(real, task, "random", seed=seed) for task, seed in seeded]
+    (faithful, emitted), (readable, made) = base_report.copying(plain + hinted), base_report.parsing(plain + hinted)
     return {
-        "rollouts": len(jobs),
+        "rollouts": len(plain),
         "faithful_copies": faithful / emitted,
         "copies": emitted,
         "readable_calls": readable / made,
         "calls": made,
-        "form_information": evaluate.form_information(plain, real),
+        "form_information": base_report.form_information(plain, real),
         "success": sum(r.success for r in plain) / len(plain),
         "success_of_exploratory_policy": sum(e.success for e in episodes) / len(episodes),
         "success_with_true_hints": sum(r.success for r in hinted) / len(hinted),
@@ -381,21 +423,24 @@ one token of each; other text falls back to bytes. It was trained on sequences o
 """
 
 
-def write_card(folder: Path, model, tokens_in_vocabulary: int) -> None:
+def write_card(folder: Path, model: Qwen3ForCausalLM, tokens_in_vocabulary: int) -> None:
     """recipe.json (settings, checksum, measurements) and the model card made from it."""
     measured = judge(folder)
     facts = {
-        "seed": SEED, "steps": STEPS, "copy_steps": COPY_STEPS, "polish_from": POLISH_FROM,
-        "parameters": sum(p.numel() for p in model.parameters()), "vocabulary": tokens_in_vocabulary,
+        "seed": SEED,
+        "steps": STEPS,
+        "copy_steps": COPY_STEPS,
+        "polish_from": POLISH_FROM,
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "vocabulary": tokens_in_vocabulary,
         "sha256": {name: sha256(folder / name) for name in ("model.safetensors", "tokenizer.json", "config.json")},
         "measured": measured,
-    }  # fmt: skip
+    }
     (folder / "recipe.json").write_text(json.dumps(facts, indent=2) + "\n")
     information = measured["form_information"]
-    card = CARD.format(
-        **{**facts, **measured}, hinted=HINTED, followed=FOLLOWED, max_tokens=MAX_TOKENS,
-        p_size=information["size"]["p"], p_first=information["first"]["p"],
-    )  # fmt: skip
+    said = {"hinted": HINTED, "followed": FOLLOWED, "max_tokens": MAX_TOKENS}
+    said |= {"p_size": information["size"]["p"], "p_first": information["first"]["p"]}
+    card = CARD.format(**facts, **measured, **said)
     (folder / "README.md").write_text(card)
 
 
@@ -414,10 +459,10 @@ def main() -> None:
         for _ in range(40):
             throwaway = throwaway_world(rng)
             for task in throwaway.tasks:
-                segments, _ = transcript(None, throwaway, task, rng)
+                _, segments = transcript(throwaway, task, rng)
                 corpus.append("".join(text for text, _ in segments))
         build_tokenizer(corpus).save_pretrained(args.out)
-    codec = Codec.load(args.out)
+    codec = load_codec(ModelConfig(base=str(args.out)), make_environment(EnvConfig()))
     model = build_model(len(codec.tokenizer))
     print(f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(codec.tokenizer)} tokens")
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=(0.9, 0.98), weight_decay=0.01)

@@ -1,36 +1,28 @@
-"""Weights -> trajectories: the `Engine` protocol, three engines, the loop that plays episodes.
+"""Weights -> trajectories: the engines that sample, and the loop that plays episodes.
 
-Knows nothing about optimisers: adapters come in as versioned peft folders, trajectories go out as
-records. `lfo.learner` is never imported here, nor the other way round.
+Knows nothing about optimisers: adapters come in as versioned peft folders, trajectories go out as records. `lfo.learn`
+is never imported here, nor the other way round.
 """
 
-from lfo import distributed
-from lfo.config import RunConfig
-from lfo.rollout.engine import Completion, Engine, Prompt, UnknownAdapter
-from lfo.rollout.episodes import Job, group_jobs, play
-from lfo.rollout.server_engine import VllmServerEngine
-from lfo.rollout.torch_engine import TorchEngine
-from lfo.rollout.vllm_engine import VllmEngine
+from __future__ import annotations
 
-__all__ = [
-    "Completion",
-    "Engine",
-    "Job",
-    "Prompt",
-    "TorchEngine",
-    "UnknownAdapter",
-    "VllmEngine",
-    "VllmServerEngine",
-    "group_jobs",
-    "make_engine",
-    "play",
-]
+from lfo.config import RunConfig
+from lfo.protocols import Engine
+from lfo.rollout.engine import Completion, Prompt, UnknownAdapter, complete
+
+__all__ = ["Completion", "Prompt", "UnknownAdapter", "complete", "make_engine"]
 
 
 def make_engine(config: RunConfig, device: str = "cpu") -> Engine:
     """The engine that `rollout.engine` names. `device`: of the torch engine; the others have their own."""
-    if config.rollout.engine == "server":
+    if config.rollout.servers:
+        from lfo.rollout.vllm.server import VllmServerEngine
+
         return VllmServerEngine(config.rollout.servers)
     if config.rollout.engine == "vllm":
+        from lfo.rollout.vllm.engine import VllmEngine
+
         return VllmEngine(config)
-    return TorchEngine(config.model.base, device, row_streams=config.rollout.row_streams or distributed.size() > 1)
+    from lfo.rollout.torch_engine import TorchEngine
+
+    return TorchEngine(config.model.base, device)

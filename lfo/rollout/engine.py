@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
-from typing import Protocol
 
-from lfo.config import derive_seed
+from lfo.protocols import Engine
 
 
 @dataclasses.dataclass(frozen=True)
 class Prompt:
     """A request for one continuation.
 
-    tokens: the whole context. adapter: name of a loaded adapter. stop: the token that ends the
-    continuation (kept in it). temperature: 0 is greedy. session: requests with the same key extend
-    each other's tokens, so an engine may keep their KV cache between calls; None for a one-off.
+    tokens: the whole context. adapter: a loaded adapter, or "base". stop: the token that ends the continuation (kept
+    in it). temperature: 0 is greedy. seed: of this continuation's own random stream, so that other requests never
+    matter. session: requests of a session usually extend each other, so an engine may keep their KV cache; None for
+    a one-off.
     """
 
-    tokens: list[int]
+    tokens: Sequence[int]
     adapter: str
     max_new: int
     stop: int
     temperature: float
-    session: int | None = None
+    seed: int = 0
+    session: Hashable | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,36 +41,19 @@ class UnknownAdapter(ValueError):
     """A prompt names an adapter that was not loaded; the message names those that are."""
 
 
-class Engine(Protocol):
-    """Generates with several adapters of one base; "base" names the base without any."""
+def complete(engine: Engine, prompts: Iterable[Prompt]) -> list[Completion]:
+    """Continue every prompt, in their order.
 
-    generated_tokens: int  # since construction, for tokens/s
-
-    def load(self, adapters: dict[str, Path]) -> None:
-        """Use these peft folders from now on; each version of an adapter has a folder of its own."""
-
-    def generate(self, prompts: list[Prompt], seed: int) -> list[Completion]:
-        """Continue every prompt. Same adapters, prompts and seed -> same completions."""
-
-    def end_sessions(self) -> None:
-        """Forget all sessions and their caches."""
-
-    def sleep(self) -> None:
-        """Give accelerator memory to the learner; the next `load` or `generate` takes it back."""
-
-
-def row_seeds(prompts: Sequence[Prompt], seed: int) -> list[int]:
-    """A seed for every prompt that the other prompts have no part in: which process plays what changes no sample.
-
-    It follows from the session or, for a one-off, from what is asked and how often it was asked before.
+    Raises:
+        RuntimeError: the engine was at work on something else, whose completions would be lost.
     """
-    asked: Counter = Counter()
-    seeds = []
-    for prompt in prompts:
-        name = prompt.session if prompt.session is not None else (prompt.adapter, *prompt.tokens)
-        seeds.append(derive_seed(seed, name, asked[name]))
-        asked[name] += 1
-    return seeds
+    tickets = [engine.submit(prompt) for prompt in prompts]
+    done: dict[int, Completion] = {}
+    while len(done) < len(tickets):
+        done |= engine.ready()
+        if not done.keys() <= set(tickets):
+            raise RuntimeError("complete() wants the engine for itself: other requests were under way.")
+    return [done[ticket] for ticket in tickets]
 
 
 def require_adapters(prompts: Iterable[Prompt], loaded: Iterable[str]) -> None:
@@ -107,12 +90,3 @@ def version_name(adapter: str, folder: str | Path) -> str:
     for path in sorted(folder.glob("adapter_*")):
         digest.update(path.read_bytes())
     return f"{adapter}-{digest.hexdigest()[:16]}"
-
-
-def vllm_batches(prompts: Sequence[Prompt]) -> list[list[int]]:
-    """Indices of the prompts that vLLM may see at the same time: those of adapters, and those of the bare base.
-
-    On CPU, vLLM 0.32 gives rows without an adapter the last of the adapters in their batch.
-    """
-    bare = [i for i, prompt in enumerate(prompts) if prompt.adapter == "base"]
-    return [batch for batch in ([i for i in range(len(prompts)) if i not in set(bare)], bare) if batch]

@@ -1,0 +1,44 @@
+"""How a world model reaches the policy: one class each, chosen by `world_model.coupling`."""
+
+from __future__ import annotations
+
+from lfo.config import ConfigError, RunConfig
+from lfo.couplings.dream import Dream
+from lfo.couplings.imagine import Imagine
+from lfo.couplings.plain import BOTH, POLICY, WORLD_MODEL, Echo, Plain
+from lfo.protocols import AdapterLayout, Coupling, Environment
+from lfo.text import Codec, load_codec
+
+__all__ = ["POLICY", "WORLD_MODEL", "Dream", "Echo", "Imagine", "Plain", "alone", "make_coupling"]
+
+
+def make_coupling(config: RunConfig, env: Environment) -> tuple[Codec, Coupling]:
+    """The codec and the coupling of a run in an environment.
+
+    Raises:
+        ConfigError: there is to be a world model of an environment that has nothing to model.
+    """
+    if config.world_model and env.knowledge is None:
+        raise ConfigError(f"environment '{config.env.name}' has nothing to model; leave world_model out.")
+    codec = load_codec(config.model, env, in_passing=config.coupling == "echo")
+    return codec, _coupling(config, codec)
+
+
+def _coupling(config: RunConfig, codec: Codec) -> Coupling:
+    w = config.world_model
+    if w is None:
+        return Plain(AdapterLayout((POLICY,), None))
+    if w.coupling == "none":
+        return Plain(BOTH, codec, w.scouts)
+    if w.coupling == "shared":
+        return Plain(AdapterLayout((POLICY,), POLICY), codec, w.scouts)
+    if w.coupling == "echo":
+        return Echo(AdapterLayout((POLICY,), POLICY), codec.env.knowledge.learned[w.predict], codec, w.scouts)
+    if w.coupling == "stacked":
+        return Plain(AdapterLayout(BOTH.names, BOTH.listener, stacked=True), codec, w.scouts)
+    return Imagine(w, codec) if w.coupling == "imagine" else Dream(config, codec)
+
+
+def alone(coupling: Coupling) -> Plain:
+    """The same adapters with a policy that is told nothing."""
+    return Plain(coupling.layout)

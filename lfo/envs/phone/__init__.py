@@ -1,0 +1,25 @@
+"""The phone-call environment: companies that hide what they demand of a caller, and say it when they are called.
+
+`vocabulary` and `records` say what it is made of, `world` draws it; `user`, `csr` and `phrasings` are the people in it;
+`tools`, `episode` and `environment` are what an agent meets; `knowledge` is what a world model is told and asked;
+`callers` are scripted agents to compare with.
+"""
+
+from __future__ import annotations
+
+import functools
+
+from lfo.config import EnvConfig
+from lfo.envs.phone.environment import PhoneCallEnv, PhoneEnvironment
+from lfo.envs.phone.episode import Rules
+from lfo.envs.phone.world import World, generate_world, load_world
+
+__all__ = ["PhoneCallEnv", "PhoneEnvironment", "Rules", "World", "generate_world", "load_world", "make"]
+
+_world = functools.lru_cache(maxsize=2)(generate_world)  # drawing one takes a while
+
+
+def make(config: EnvConfig, held_out_phrasing: bool = False) -> PhoneEnvironment:
+    """The environment of a run: the world of `world_seed`, tasks of `levels` only."""
+    rules = Rules(max_turns=config.max_turns, values=config.values, reward=config.reward)
+    return PhoneEnvironment(_world(config.world_seed), rules, config.levels, held_out_phrasing)

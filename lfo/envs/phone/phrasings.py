@@ -1,0 +1,159 @@
+"""What CSRs say and how it is read back: phrasings in four styles, and what a reply means without its wording.
+
+The semantic metrics of the world model and the scripted callers read with it. Knows no company and no rule.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Hashable, Sequence
+
+from lfo.envs.phone.vocabulary import DEPARTMENTS, FIELDS, canonical
+
+# situation -> style -> phrasings; the last one of each style is held out from training.
+# {dept} opens every reply, as a department answers the phone. {fields}, {other} are filled in.
+PHRASINGS: dict[str, dict[str, tuple[str, ...]]] = {
+    "missing": {
+        "formal": (
+            "{dept}. To proceed we require your {fields}.",
+            "{dept}. Kindly provide your {fields}.",
+            "{dept}. Verification calls for your {fields}.",
+        ),
+        "conversational": (
+            "{dept}, hi! I just need your {fields}.",
+            "{dept}, hi! Can you give me your {fields}?",
+            "{dept}, hi! Mind telling me your {fields}?",
+        ),
+        "direct": ("{dept}. I need your {fields}.", "{dept}. Give me your {fields}.", "{dept}. State your {fields}."),
+        "apologetic": (
+            "{dept}. Sorry, I cannot continue without your {fields}.",
+            "{dept}. I am afraid I still need your {fields}.",
+            "{dept}. Apologies, we have to ask for your {fields}.",
+        ),
+    },
+    "alternative": {
+        "formal": (
+            "{dept}. In place of your {fields} we accept your {other}.",
+            "{dept}. Your {fields} may be replaced by your {other}.",
+        ),
+        "conversational": (
+            "{dept}, hi! No {fields}? Then I just need your {other}.",
+            "{dept}, hi! Without your {fields} your {other} will do.",
+        ),
+        "direct": ("{dept}. No {fields}: give me your {other}.", "{dept}. For a missing {fields} state your {other}."),
+        "apologetic": (
+            "{dept}. Sorry, without your {fields} I need your {other}.",
+            "{dept}. Apologies, in lieu of your {fields} we have to ask for your {other}.",
+        ),
+    },
+    "mismatch": {
+        "formal": ("{dept}. There is a mismatch in your {fields}.", "{dept}. A mismatch was found in your {fields}."),
+        "conversational": (
+            "{dept}, hi! I see a mismatch in your {fields}.",
+            "{dept}, hi! Looks like a mismatch in your {fields}.",
+        ),
+        "direct": ("{dept}. Mismatch: your {fields}.", "{dept}. Mismatch in your {fields}."),
+        "apologetic": (
+            "{dept}. Sorry, I see a mismatch in your {fields}.",
+            "{dept}. Apologies, a mismatch shows in your {fields}.",
+        ),
+    },
+    "routing": {
+        "formal": ("{dept}. Please call {other} first.", "{dept}. Kindly contact {other} first."),
+        "conversational": ("{dept}, hi! You have to call {other} first.", "{dept}, hi! Try {other} first."),
+        "direct": ("{dept}. Call {other} first.", "{dept}. {other} first."),
+        "apologetic": ("{dept}. Sorry, you need to call {other} first.", "{dept}. Apologies, {other} comes first."),
+    },
+    "wrong_department": {
+        "formal": ("{dept}. This is handled by {other}.", "{dept}. That falls to {other}."),
+        "conversational": ("{dept}, hi! You want {other} for that.", "{dept}, hi! That is one for {other}."),
+        "direct": ("{dept}. Not here. Call {other}.", "{dept}. Wrong place, ask {other}."),
+        "apologetic": ("{dept}. Sorry, you need {other} for that.", "{dept}. Apologies, only {other} can do that."),
+    },
+    "success": {
+        "formal": ("{dept}. Thank you, your request is complete.", "{dept}. Thank you, that is now settled."),
+        "conversational": ("{dept}, hi! All done, thanks!", "{dept}, hi! Thanks, sorted!"),
+        "direct": ("{dept}. Done.", "{dept}. Settled."),
+        "apologetic": ("{dept}. Sorry for the wait, all done.", "{dept}. Apologies for the wait, that is settled."),
+    },
+}
+STYLES = ("formal", "conversational", "direct", "apologetic")
+UNKNOWN_NUMBER = "This number is not in service."
+SITUATION_STATUS = {
+    "missing": "auth_failed",
+    "alternative": "auth_failed",
+    "mismatch": "auth_failed",
+    "routing": "routing_violation",
+    "wrong_department": "wrong_department",
+    "success": "success",
+}
+
+
+def oxford(items: Sequence[str]) -> str:
+    """'a', 'a and b', 'a, b, and c'."""
+    if len(items) < 3:
+        return " and ".join(items)
+    return ", ".join(items[:-1]) + f", and {items[-1]}"
+
+
+def say(rng: random.Random, situation: str, held_out: bool, **slots) -> str:
+    """One phrasing of a situation; `fields` slots are given as field names."""
+    variants = PHRASINGS[situation][rng.choice(STYLES)]
+    text = variants[-1] if held_out else rng.choice(variants[:-1])
+    if "fields" in slots:
+        slots["fields"] = oxford([FIELDS[f] for f in canonical(slots["fields"])])
+    if slots.get("other") in FIELDS:
+        slots["other"] = FIELDS[slots["other"]]
+    return text.format(**slots)
+
+
+_SPOKEN = re.compile("|".join(sorted((re.escape(v) for v in FIELDS.values()), key=len, reverse=True)))
+_BY_SPEECH = {spoken: field for field, spoken in FIELDS.items()}
+
+
+def requested_fields(message: str) -> frozenset[str]:
+    """All fields that a CSR message names."""
+    return frozenset(_BY_SPEECH[m] for m in _SPOKEN.findall(message))
+
+
+def parse_reply(text: str) -> tuple[str, str]:
+    """Status and message of a phone reply in JSON; ("unreadable", the text) where it is none."""
+    try:
+        data = json.loads(text)
+        return str(data["status"]), str(data["message"])
+    except (ValueError, KeyError, TypeError):
+        return "unreadable", text
+
+
+_DEPARTMENT = re.compile("|".join(sorted(map(re.escape, DEPARTMENTS), key=len, reverse=True)))  # longest first
+
+
+def read_reply(text: str) -> tuple[str, frozenset[str], frozenset[str]]:
+    """What a reply means: its status, the fields it names, the departments it names after its own."""
+    status, message = parse_reply(text)
+    if status == "unreadable":
+        return status, frozenset(), frozenset()
+    rest = re.split(r"[.!] ", message, maxsplit=1)[-1]  # "Billing. ..." or "Billing, hi! ..."
+    return status, requested_fields(message), frozenset(_DEPARTMENT.findall(rest))
+
+
+def meaning(text: str) -> Hashable:
+    """`read_reply`, also for the answers of the other tools: which fields the form gives, which departments are listed.
+
+    Their values are left out: no world model can know them.
+    """
+    try:
+        data = json.loads(text)
+    except ValueError:
+        data = None
+    if not isinstance(data, dict) or "status" in data:
+        return read_reply(text)
+    return "answer", frozenset(data), frozenset(_DEPARTMENT.findall(text))
+
+
+def spoken(text: str) -> str:
+    """A phone reply as "status: message"; anything else as it is."""
+    status, message = parse_reply(text)
+    return text if status == "unreadable" else f"{status}: {message}"

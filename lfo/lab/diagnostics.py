@@ -1,0 +1,108 @@
+"""Is a run healthy, and should lambda change? Reads the run's metrics and config, nothing else.
+
+What the world model knows is judged by `rule_accuracy`, not by token accuracy: the embedded base speaks the
+CSR's language from the start, so that four of five reply tokens are right before it knows a single rule.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from lfo.lab.reading import Runs
+from lfo.runs import RunError, RunFolder
+
+RAISE_BELOW = 0.30  # rule accuracy under which the world model is too weak
+LOWER_ABOVE = 0.80  # rule accuracy over which it has little left to learn
+FALLING = -0.05  # success trend that counts as a fall: a standard error of 100 episodes
+TREND_EVALUATIONS = 3  # the trend reaches from the first to the last of the newest so many
+RECENT_STEPS = 10  # gradient norms and losses are medians over the newest so many steps
+NO_WORLD_MODEL = "There is no world model: lambda has no effect."
+SPLIT = "validation"  # settings are never chosen on the test split
+
+
+@dataclasses.dataclass(frozen=True)
+class Diagnosis:
+    """State of a run after `tasks` sampled tasks; nan where the run has no such number.
+
+    gradient_norm_ratio, loss_ratio: world model / policy, joint updates, norms before clipping. The policy's
+    loss counts with its absolute value; the world model's is before lambda, its gradient norm after.
+    rule_accuracy: share of departments of validation companies whose exact required fields it names.
+    token_accuracy: reply tokens of the newest step predicted right. success_trend: change of success.
+    """
+
+    tasks: int
+    gradient_norm_ratio: float
+    loss_ratio: float
+    rule_accuracy: float
+    token_accuracy: float
+    success: float
+    success_trend: float
+    advice: str
+
+
+def diagnose(folder: str | Path) -> Diagnosis:
+    """What the newest rows of a run say.
+
+    Raises:
+        RunError: the run was not started, or has not been evaluated on validation tasks.
+    """
+    run = RunFolder(folder)
+    rows, w = run.metrics(), run.config.world_model
+    steps = [r for r in rows if r["kind"] == "step"][-RECENT_STEPS:]
+    scores = [r["success"] for r in rows if r["kind"] == "success" and r["split"] == SPLIT and r["level"] == 0]
+    known = [r["rule_accuracy"] for r in rows if r["kind"] == "rules" and r["split"] == SPLIT]
+    if not scores:
+        raise RunError(f"{folder} was never evaluated on {SPLIT} tasks; let it go on with {SPLIT} in eval_splits.")
+    trend = scores[-1] - scores[-TREND_EVALUATIONS:][0] if len(scores) > 1 else math.nan
+    accuracy = known[-1] if known else math.nan
+    return Diagnosis(
+        tasks=rows[-1]["tasks"],
+        gradient_norm_ratio=_ratio(steps, "world_model/grad_norm", "policy/grad_norm"),
+        loss_ratio=_ratio(steps, "world_model/loss", "policy/loss"),
+        rule_accuracy=accuracy,
+        token_accuracy=next((r["world_model/accuracy"] for r in steps[::-1] if "world_model/accuracy" in r), math.nan),
+        success=scores[-1],
+        success_trend=trend,
+        advice=lambda_advice(accuracy, trend, w.lam, w.coupling) if w else NO_WORLD_MODEL,
+    )
+
+
+def diagnosis_table(runs: Runs) -> pd.DataFrame:
+    """`diagnose`, a row per run; raises what that raises."""
+    found = [(arm, diagnose(folder)) for arm, folders in runs.items() for folder in folders]
+    return pd.DataFrame([{"arm": arm, **dataclasses.asdict(diagnosis)} for arm, diagnosis in found])
+
+
+def _ratio(steps: list[dict], above: str, below: str) -> float:
+    """Median absolute value of one number over that of the other, each over the steps that have it."""
+    values = [[abs(r[name]) for r in steps if name in r] for name in (above, below)]
+    return float(np.median(values[0]) / np.median(values[1])) if values[0] and any(values[1]) else math.nan
+
+
+def lambda_advice(accuracy: float, trend: float, lam: float, coupling: str) -> str:
+    """What to do about lambda, in a sentence or two.
+
+    With an adapter of its own the world model's gradient is scaled by lambda as a whole, and AdamW divides
+    the scale out again (Kingma and Ba 2015, arXiv 1412.6980, section 2.1): there, replay updates and
+    learning rate are the lever.
+    """
+    if math.isnan(accuracy):
+        return NO_WORLD_MODEL
+    knows = f"The world model names the fields of {accuracy:.0%} of the departments"
+    if accuracy < RAISE_BELOW:
+        advice, more = f"{knows}, less than {RAISE_BELOW:.0%}: raise lambda from {lam:g}.", "more"
+    elif accuracy > LOWER_ABOVE and trend < FALLING:
+        advice, more = f"{knows}, and success falls ({trend:+.0%}): lower lambda from {lam:g}.", "less"
+    else:
+        return f"{knows}: keep lambda at {lam:g}."
+    if coupling == "shared" or lam == 0:
+        return advice
+    return (
+        f"{advice} With coupling '{coupling}' the world model has an adapter of its own, and AdamW takes lambda out of"
+        f" its steps again: {more} world_model.updates or learning_rate does what {more} lambda cannot."
+    )

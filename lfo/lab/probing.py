@@ -1,0 +1,290 @@
+"""What a finished run's world model knows: its predictions scored, its confidence, and a table of hand-written calls.
+
+`probe` asks a run's newest world model once and writes four files into the run folder; the tables and figures of
+notebook 06 are drawn from those files alone (`lfo.lab.probing_figures`).
+
+* episodes: freshly played ones of the run's own policy, greedy as in every evaluation; did they succeed?
+* replies: the calls of freshly played episodes of the run's own policy and of `CALLERS`, scripted and the same for
+  every run; each with its reply, the greedy prediction, and the reply's tokens scored teacher-forced. The untrained
+  base is scored on the same calls: it speaks the CSR's language before it knows a single rule.
+* rules: every question of `PhoneKnowledge.rules`, answered greedily and by several samples; how often the samples
+  agree is the world model's confidence. And the same call made for another department's goal: does the world model
+  go by the number that is called, or by what the user wants?
+* situations: `lfo.lab.situations`, hand-written calls with the answer that a reader of the rules expects.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import random
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+import torch
+from peft import PeftModel
+from transformers import PreTrainedModel
+
+from lfo.config import derive_seed
+from lfo.envs.phone import Rules, World
+from lfo.envs.phone.callers import RandomForm, TypicalPrior, run_scripted
+from lfo.envs.phone.csr import CsrSimulator
+from lfo.envs.phone.episode import AS_DECIDED, PhoneEpisode
+from lfo.envs.phone.knowledge import RuleQuestion, empty_handed
+from lfo.envs.phone.phrasings import read_reply, spoken
+from lfo.envs.phone.records import PhoneTask
+from lfo.envs.phone.tools import PHONE
+from lfo.envs.phone.vocabulary import DEPARTMENT_OF_GOAL, canonical
+from lfo.evaluate import inspect_replies, play_tasks, predict_replies
+from lfo.lab.inspect import in_words
+from lfo.lab.reading import read_measurement, write_measurement
+from lfo.lab.situations import SITUATIONS, WORLD_SEED, gist, stage
+from lfo.protocols import Question
+from lfo.runs import RunError, RunFolder
+from lfo.text.base import load_base
+from lfo.train import Player, load_player
+from lfo.types import Encoded, Example, Rollout, Turn
+
+SPLITS = ("validation", "test")  # known and new companies
+TRAINED, BASE = "world model", "untrained base"
+
+
+@dataclasses.dataclass
+class Subject:
+    """The world model of a run, loaded. adapter: its name in the engine, where `base` is the untrained base.
+
+    models: TRAINED and BASE, fp32, for teacher forcing. tasks: how many tasks of each split are played, with the policy
+    or a scripted caller.
+    """
+
+    player: Player
+    adapter: str
+    models: dict[str, PreTrainedModel]
+    tasks: int
+
+    @property
+    def world(self) -> World:
+        return self.player.env.world
+
+    @functools.cached_property
+    def episodes(self) -> list[tuple[PhoneTask, Rollout]]:
+        """One greedy episode of each task, by the run's own policy, at the levels that it was trained on."""
+        p = self.player
+        tasks = [task for split in SPLITS for task in p.env.tasks(split)[: self.tasks]]
+        played = play_tasks(p.engine, p.codec, p.coupling, tasks, p.config.rollout, episodes=1)
+        return list(zip(tasks, played, strict=True))
+
+    def predict(self, questions: Sequence[Question], temperature: float = 0.0) -> list[str]:
+        """What the world model answers; samples are the same for every run with the same weights."""
+        asked = [self.player.codec.question(question) for question in questions]
+        seed = derive_seed("rules")
+        return predict_replies(self.player.engine, self.player.codec, asked, self.adapter, temperature, seed)
+
+
+def load_subject(folder: str | Path, tasks: int) -> Subject:
+    """
+    Raises:
+        RunError: the run has published no adapters, or trained no world model.
+    """
+    player = load_player(folder)
+    adapter, base = player.coupling.layout.listener, player.config.model.base
+    if adapter is None:
+        raise RunError(f"{folder} trained no world model; probe another run.")
+    trained = PeftModel.from_pretrained(load_base(base), str(player.adapters[adapter])).merge_and_unload()
+    return Subject(player, adapter, {TRAINED: trained.eval(), BASE: load_base(base).eval()}, tasks)
+
+
+def probe(folder: str | Path, tasks: int = 50, samples: int = 8) -> dict[str, pd.DataFrame]:
+    """The tables `episodes`, `replies`, `rules` and `situations` of a run; each is measured once and then read, until
+    the run is trained again.
+
+    tasks: tasks per split and caller. samples: sampled answers per question about a rule.
+    Raises what `load_subject` and `situation_rows` raise.
+    """
+    measures = {
+        "episodes": episode_rows,
+        "replies": reply_rows,
+        "rules": functools.partial(rule_rows, samples=samples),
+        "situations": situation_rows,
+    }
+    run, tables, subject = RunFolder(folder), {}, None
+    for name, measure in measures.items():
+        file = f"probing_{name}.csv"
+        if run.measured(file):
+            tables[name] = read_measurement(run, file)
+        else:
+            subject = subject or load_subject(folder, tasks)
+            tables[name] = write_measurement(run, file, measure(subject))
+    return tables
+
+
+def episode_rows(subject: Subject) -> list[dict]:
+    """One row per episode of the run's own policy. department: that of the task's goal, "" where it has several."""
+    rows = []
+    for task, played in subject.episodes:
+        about = {"split": task.split, "task_id": task.task_id, "level": task.level, "company_id": task.company_id}
+        department = DEPARTMENT_OF_GOAL[task.goals[0]] if len(task.goals) == 1 else ""
+        rows.append({**about, "department": department, "success": int(played.success)})
+    return rows
+
+
+# --- replies ---------------------------------------------------------------------------------
+
+
+class Wanderer(TypicalPrior):
+    """Fills in the form for its goal, then calls every listed department in random order, whatever it hears.
+
+    So every kind of answer comes up, also where a policy that has learned something never calls.
+    """
+
+    def call_order(self) -> list[str]:
+        return self.rng.sample(sorted(self.directory), len(self.directory))
+
+    def hear(self, status: str, message: str) -> bool:
+        self.to_call = self.to_call[1:]
+        return bool(self.to_call)
+
+
+OWN = "own policy"
+CALLERS = {"random form": RandomForm, "wanderer": Wanderer}
+
+
+@dataclasses.dataclass(frozen=True)
+class PlayedCall:
+    """A phone call of some episode. said_anew: the same answer in words drawn again."""
+
+    caller: str  # OWN or a key of CALLERS
+    split: str
+    example: Example
+    said_anew: str
+
+
+def played_calls(subject: Subject) -> list[PlayedCall]:
+    """The calls of one episode of each task by every caller; scripted ones play tasks of all levels."""
+    world, calls = subject.world, []
+    for task, row in subject.episodes:
+        calls += _calls_of(subject, OWN, task, subject.player.env.rules, row.turns)
+    for caller, split in itertools.product(CALLERS, SPLITS):
+        for task in world.split(split)[: subject.tasks]:
+            seed = derive_seed("evaluation", task.task_id, 0)
+            episode = PhoneEpisode(world, task, seed=seed)
+            run_scripted(episode, CALLERS[caller](episode, world, random.Random(seed)))
+            calls += _calls_of(subject, caller, task, AS_DECIDED, episode.turns)
+    return calls
+
+
+def _calls_of(subject: Subject, caller: str, task: PhoneTask, rules: Rules, turns: Sequence[Turn]) -> list[PlayedCall]:
+    """The phone calls among `turns`; the actions are taken once more to hear the answers in other words."""
+    world = subject.world
+    csr = CsrSimulator(world.companies[task.company_id], world.rules, task.goals, f"{task.task_id}/anew")
+    episode = PhoneEpisode(world, task, rules, derive_seed("evaluation", task.task_id, 0), csr=csr)
+    anew = [episode.step(turn.action) for turn in turns]
+    examples = subject.player.codec.examples(task.task_id, task.request, turns, "phone")
+    other_words = [text for text, turn in zip(anew, turns, strict=True) if turn.tool == PHONE]
+    return [PlayedCall(caller, task.split, *pair) for pair in zip(examples, other_words, strict=True)]
+
+
+def reply_rows(subject: Subject) -> list[dict]:
+    """One row per model and call: see `lfo.lab.inspect.in_words` and `teacher_forced`."""
+    calls, rows, p = played_calls(subject), [], subject.player
+    examples = [call.example for call in calls]
+    for model, adapter in ((TRAINED, subject.adapter), (BASE, "base")):
+        scores = teacher_forced(subject.models[model], [example.encoded for example in examples])
+        predictions = in_words(inspect_replies(p.engine, p.codec, examples, adapter))
+        for call, score, prediction in zip(calls, scores, predictions, strict=True):
+            del prediction["fields_right"]
+            prediction |= {"right": int(prediction["right"]), "said_anew": spoken(call.said_anew)}
+            rows.append({"model": model, "caller": call.caller, "split": call.split} | prediction | score)
+    return rows
+
+
+@torch.inference_mode()
+def teacher_forced(model: PreTrainedModel, examples: Sequence[Encoded]) -> list[dict]:
+    """Per example: `tokens` of the reply, closing tag included, `tokens_right` by arg-max, and their `nats`, summed.
+
+    Every token is predicted from the true ones before it. nats: cross-entropy, so exp(nats / tokens) is the perplexity.
+    """
+    scores = []
+    for example in examples:
+        tokens = torch.tensor([[*example.prompt, *example.reply]], device=model.device)
+        targets = tokens[0, len(example.prompt) :]
+        logits = model(tokens, logits_to_keep=len(targets) + 1).logits[0, :-1].float()
+        nats = torch.nn.functional.cross_entropy(logits, targets, reduction="sum").item()
+        hits = int((logits.argmax(-1) == targets).sum())
+        scores.append({"tokens": len(targets), "tokens_right": hits, "nats": round(nats, 4)})
+    return scores
+
+
+# --- rules and confidence --------------------------------------------------------------------
+
+
+def rule_rows(subject: Subject, samples: int) -> list[dict]:
+    """One row per question about a department's required fields.
+
+    greedy: the field set that the greedy reply names. answer: the one that most of `samples` replies name, sampled at
+    temperature 1 (the earliest of several); confidence: the share that names it.
+    other: a department of the company that demands something else, "" where there is none. If the same call is made
+    for the other's goal, other_called: the greedy reply still names what the called department demands;
+    other_wanted: it names what the other one does.
+    """
+    rows = []
+    for split in SPLITS:
+        asked = subject.player.env.knowledge.rules(split)
+        others = [_another(q, asked) for q in asked]
+        greedy = _fields_named(subject, [q.question for q in asked])
+        drawn = _fields_named(subject, [q.question for q in asked for _ in range(samples)], 1.0)
+        swapped = _fields_named(
+            subject, [_for_another(subject.world, *pair) for pair in zip(asked, others, strict=True)]
+        )
+        for i, (q, other) in enumerate(zip(asked, others, strict=True)):
+            answer, count = Counter(drawn[i * samples : (i + 1) * samples]).most_common(1)[0]
+            sets = {"truth": q.truth, "greedy": greedy[i], "answer": answer}
+            rows.append(
+                {"split": split, "company_id": q.company_id, "department": q.department, "variation": q.variation}
+                | {name: " ".join(canonical(fields)) for name, fields in sets.items()}
+                | {"confidence": count / samples, "other": other.department if other != q else ""}
+                | {"other_called": int(swapped[i] == q.truth), "other_wanted": int(swapped[i] == other.truth)}
+            )
+    return rows
+
+
+def _fields_named(subject: Subject, asked: Sequence[Question], temperature: float = 0.0) -> list[frozenset[str]]:
+    return [read_reply(text)[1] for text in subject.predict(asked, temperature)]
+
+
+def _another(question: RuleQuestion, asked: Sequence[RuleQuestion]) -> RuleQuestion:
+    """The first question about the same company with another truth; the question itself where there is none."""
+    return next((q for q in asked if q.company_id == question.company_id and q.truth != question.truth), question)
+
+
+def _for_another(world: World, question: RuleQuestion, other: RuleQuestion) -> Question:
+    """The same call, made for a goal of the other department."""
+    return empty_handed(world, world.companies[question.company_id], question.department, other.department)
+
+
+# --- hand-written situations -----------------------------------------------------------------
+
+
+def situation_rows(subject: Subject) -> list[dict]:
+    """One row per situation, greedy.
+
+    Raises:
+        RunError: the run was trained in another world than the one they were written for.
+    """
+    trained_in = subject.player.config.env.world_seed
+    if trained_in != WORLD_SEED:
+        raise RunError(
+            f"the hand-written situations are about world {WORLD_SEED}, this run was trained in world"
+            f" {trained_in}; its other tables are written."
+        )
+    staged, rows = [stage(subject.world, situation) for situation in SITUATIONS], []
+    predictions = subject.predict([question for question, _ in staged])
+    for s, (_, said), predicted in zip(SITUATIONS, staged, predictions, strict=True):
+        department, _, gave = s.call.partition(": ")
+        about = {"situation": s.name, "company": s.company, "department": department, "gave": gave}
+        found = {"expected": s.expected, "predicted": gist(predicted), "right": int(gist(predicted) == s.expected)}
+        rows.append({**about, **found, "said": spoken(said), "words": spoken(predicted)})
+    return rows

@@ -1,0 +1,368 @@
+"""Tables and figures of notebook 06: what the world model knows, and whether the policy follows.
+
+Drawn from the probing_*.csv that `probing.probe` leaves in each run folder and from metrics.jsonl; never loads a
+model. Every number over seeds is a median with the interval of `lfo.lab.statistics`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import textwrap
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import sacrebleu
+import seaborn as sns
+
+from lfo.lab.reading import (
+    SPLIT_NAMES,
+    Runs,
+    aligned,
+    arrivals,
+    cells,
+    frame,
+    measurements,
+    parts,
+    seeds_of,
+    success_frame,
+)
+from lfo.lab.statistics import NOTHING, Arrival, calibration_error, kaplan_meier_median, median, spearman, verdict
+from lfo.lab.tables import median_arrival
+from lfo.proportions import wilson
+from lfo.runs import RunError
+
+HALF = 0.5  # the share at which both curves are read
+DIGITS = 9  # of differences that are ranked: what is equal but for floating point is a tie
+
+
+def probed(runs: Runs, name: str) -> pd.DataFrame:
+    """The table `name` of `lfo.lab.probing.probe` of all runs, with columns `arm` and `seed`.
+
+    Raises:
+        RunError: a run was not probed.
+    """
+    return measurements(runs, f"probing_{name}.csv", "run notebook 06, or `lfo.lab.probing.probe` on the run folder")
+
+
+# --- replies ---------------------------------------------------------------------------------
+
+
+def reply_scores(runs: Runs) -> pd.DataFrame:
+    """Scores of every seed by model, caller, split and category (the true status, or `all`).
+
+    token_accuracy, perplexity: teacher-forced, closing tag included. semantic_accuracy: status, fields and
+    departments are right. bleu: corpus BLEU of the greedy predictions; bleu_reworded: that of the true answers in
+    other words, what a perfect world model can expect since the CSR's phrasing is drawn at random.
+    """
+    data = probed(runs, "replies")
+    data = pd.concat([data, data.assign(category="all")])
+    keys, rows = ["arm", "model", "caller", "split", "category", "seed"], []
+    for values, part in data.groupby(keys, sort=False):
+        tokens = part["tokens"].sum()
+        scores = {
+            "calls": len(part),
+            "token_accuracy": part["tokens_right"].sum() / tokens,
+            "perplexity": np.exp(part["nats"].sum() / tokens),
+            "semantic_accuracy": part["right"].mean(),
+            "bleu": _bleu(part["predicted"], part["said"]),
+            "bleu_reworded": _bleu(part["said_anew"], part["said"]),
+        }
+        rows.append(dict(zip(keys, values, strict=True)) | scores)
+    return pd.DataFrame(rows)
+
+
+def _bleu(predicted: pd.Series, said: pd.Series) -> float:
+    """Corpus BLEU-4, 0 to 100 (Post 2018, arXiv 1804.08771), one reference per reply."""
+    return sacrebleu.corpus_bleu(list(predicted), [list(said)]).score
+
+
+def reply_score_table(runs: Runs) -> pd.DataFrame:
+    """Medians of `reply_scores` over the seeds; semantic accuracy with its interval. calls: median too."""
+    rows, names = (
+        [],
+        {
+            "calls": "calls",
+            "token_accuracy": "token accuracy",
+            "perplexity": "perplexity",
+            "bleu": "BLEU",
+            "bleu_reworded": "BLEU, truth reworded",
+        },
+    )
+    for named, part in parts(reply_scores(runs), "arm", "model", "caller", "split", "category"):
+        middle = {name: part[column].median() for column, name in names.items()}
+        rows.append(named | middle | cells(median(part["semantic_accuracy"]), "semantic accuracy"))
+        rows[-1]["seeds"] = len(part)
+    return pd.DataFrame(rows).sort_values(["arm", "caller", "companies", "model"], kind="stable", ignore_index=True)
+
+
+def reply_figure(runs: Runs) -> plt.Figure:
+    """Semantic accuracy by category: a row per caller, known and new companies; bars: medians, whiskers: all seeds."""
+    scores = reply_scores(runs)
+    scores = scores.assign(model=scores["arm"] + ", " + scores["model"] if len(runs) > 1 else scores["model"])
+    callers, categories = list(scores["caller"].unique()), sorted(scores["category"].unique())
+    size, look = (11, 2.4 * len(callers)), {"errorbar": ("pi", 100), "err_kws": {"linewidth": 1}}
+    fig, axes = _grid(len(callers), size, sharex=True)
+    for row, caller in zip(axes, callers, strict=True):
+        for ax, (split, title) in zip(row, SPLIT_NAMES.items(), strict=True):
+            part = scores[(scores["caller"] == caller) & (scores["split"] == split)]
+            bars = {"x": "category", "y": "semantic_accuracy", "hue": "model", "order": categories}
+            sns.barplot(part, **bars, estimator="median", ax=ax, **look)
+            ax.set_xticks(range(len(categories)), [category.replace("_", "\n") for category in categories])
+            ax.set(title=f"{caller}, {title}", xlabel="", ylabel="replies meant right", ylim=(0, 1.02))
+            ax.legend(fontsize="x-small", title=None) if ax is axes[0, 1] else ax.legend([], frameon=False)
+    return fig
+
+
+def example_table(runs: Runs, each: int = 2) -> pd.DataFrame:
+    """Predictions beside replies at new companies: the first calls of every category and caller of the first run."""
+    data = probed({arm: folders[:1] for arm, folders in list(runs.items())[:1]}, "replies")
+    data = data[(data["model"] == "world model") & (data["split"] == "test")]
+    first = data.groupby(["caller", "category"], sort=False).head(each).sort_values("caller", kind="stable")
+    return first[["caller", "task_id", "gave", "said", "predicted", "right"]].reset_index(drop=True)
+
+
+# --- rules and confidence --------------------------------------------------------------------
+
+
+def rule_table(runs: Runs) -> pd.DataFrame:
+    """What empty-handed calls are answered: exact field sets by companies and by how they depart from typical rules.
+
+    Then the same calls made for another department's goal, where the company has one with other demands: share of
+    answers that name what the called department demands, and what the one that the user wants does.
+    """
+    data = probed(runs, "rules")
+    data = data.assign(exact=data["greedy"] == data["truth"])
+    data = pd.concat([data.assign(variation="all"), data])
+    rows = []
+    for named, part in parts(data, "arm", "split", "variation"):
+        named["rules"], seeds = named.pop("variation"), part["seed"].nunique()
+        swapped = part[part["other"] != ""].groupby("seed")[["other_called", "other_wanted"]].mean().median()
+        rows.append(
+            named
+            | {"departments": len(part) // seeds}
+            | cells(median(part.groupby("seed")["exact"].mean()), "exact fields")
+            | {"other goal: fields of the called": swapped["other_called"]}
+            | {"other goal: fields of the wanted": swapped["other_wanted"], "seeds": seeds}
+        )
+    return pd.DataFrame(rows)
+
+
+def calibration_table(runs: Runs) -> pd.DataFrame:
+    """Confidence of the most frequent field set, how often it is the true one, and the expected calibration error."""
+    rows = []
+    for named, part in parts(_answers(runs), "arm", "split"):
+        seeds = [one for _, one in part.groupby("seed")]
+        errors = [calibration_error(one["confidence"], one["right"]) for one in seeds]
+        middle = part.groupby("seed")[["confidence", "right"]].mean().median()
+        numbers = {"confidence": middle["confidence"], "accuracy": middle["right"]}
+        rows.append(named | {"departments": len(part) // len(seeds)} | numbers)
+        rows[-1] |= cells(median(errors), "calibration error") | {"seeds": len(seeds)}
+    return pd.DataFrame(rows)
+
+
+def _answers(runs: Runs) -> pd.DataFrame:
+    """Rule questions with their confidence and `right`: the answer of most samples is the true field set."""
+    data = probed(runs, "rules")
+    return data.assign(right=data["answer"] == data["truth"])
+
+
+def reliability_figure(runs: Runs) -> plt.Figure:
+    """Accuracy against confidence: answers of all seeds pooled, Wilson 95%; areas grow with the number of answers."""
+    data = _answers(runs)
+    fig, axes = plt.subplots(1, 2, figsize=(9.5, 4), sharey=True, layout="constrained")
+    for ax, (split, title) in zip(axes, SPLIT_NAMES.items(), strict=True):
+        ax.plot([0, 1], [0, 1], color="grey", lw=1, ls=":", label="calibrated")
+        for colour, (arm, part) in zip(sns.color_palette(), data[data["split"] == split].groupby("arm"), strict=False):
+            bins = part.groupby("confidence")["right"].agg(["sum", "count"]).reset_index()
+            share = bins["sum"] / bins["count"]
+            ends = np.array([wilson(int(s), int(n)) for s, n in zip(bins["sum"], bins["count"], strict=True)]).T
+            ax.errorbar(bins["confidence"], share, yerr=np.abs(ends - share.to_numpy()), color=colour, lw=1, capsize=2)
+            sizes, label = 1000 * bins["count"] / len(part), f"{arm} ({seeds_of(part)})"
+            ax.scatter(bins["confidence"], share, s=sizes, color=colour, alpha=0.5, label=label)
+        ax.set(title=title, xlabel="share of samples that name the answer", xlim=(0, 1.05), ylim=(-0.03, 1.05))
+    axes[0].set_ylabel("answers with the true field set")
+    axes[1].legend(fontsize="small", loc="upper left")
+    return fig
+
+
+def situation_table(runs: Runs) -> pd.DataFrame:
+    """The hand-written calls: what is expected, the most frequent prediction, and in how many runs it is right."""
+    rows, shown = [], {"company": "company", "calls": "department", "gives": "gave", "expected": "expected"}
+    for named, part in parts(probed(runs, "situations"), "arm", "situation"):
+        named |= {name: part[column].iloc[0] for name, column in shown.items()}
+        rows.append(named | {"predicted": part["predicted"].mode()[0], "right": int(part["right"].sum())})
+        rows[-1]["runs"] = len(part)
+    return pd.DataFrame(rows)
+
+
+# --- does the policy follow? -----------------------------------------------------------------
+
+
+def known_and_done(runs: Runs) -> pd.DataFrame:
+    """One row per run, split and evaluation: rule_accuracy and success (all levels) after `tasks` sampled tasks.
+
+    Raises:
+        RunError: no run was evaluated with a world model.
+    """
+    keys = ["arm", "seed", "split", "tasks"]
+    done = success_frame(runs)
+    return frame(runs, "rules", needed=True)[[*keys, "rule_accuracy"]].merge(done[[*keys, "success"]], on=keys)
+
+
+def progress_points(runs: Runs, ahead: int = 1, split: str = "validation") -> pd.DataFrame:
+    """`known_and_done` with `gain`: success gained from an evaluation to the one `ahead` after it."""
+    data = known_and_done(runs).query("split == @split").sort_values("tasks", kind="stable")
+    later = data.groupby(["arm", "seed"])["success"].shift(-ahead)
+    data = data.assign(gain=(later - data["success"]).round(DIGITS))
+    return data.dropna(subset="gain").reset_index(drop=True)
+
+
+# Relation -> (evaluations ahead, whether both sides are taken relative to the runs' mean after as many tasks).
+PROGRESS = {
+    "success gained by the next evaluation": (1, False),
+    "success gained by the one after it": (2, False),
+    "success gained by the next evaluation, tasks held fixed": (1, True),
+}
+
+
+def progress_table(runs: Runs) -> pd.DataFrame:
+    """Rank correlation of rule accuracy with the success gained after it, validation; the first row is the hypothesis.
+
+    Whole runs are resampled. With the tasks held fixed, what all runs go through together (they start with much to
+    gain and little knowledge) is taken out; evaluations that only one run has are left out there.
+    """
+    rows = []
+    for relation, (ahead, fixed) in PROGRESS.items():
+        points = progress_points(runs, ahead)
+        if fixed:
+            both = ["rule_accuracy", "gain"]
+            same = points.groupby("tasks")[both]
+            points[both] = (points[both] - same.transform("mean")).round(DIGITS)
+            points = points[same.transform("size") > 1]
+        members = list(zip(points["arm"], points["seed"], strict=True))
+        found = spearman(points["rule_accuracy"], points["gain"], members) if members else NOTHING
+        rows.append({"relation": relation, "points": len(points), **cells(found, "Spearman"), "runs": found.n})
+        rows[-1]["verdict"] = verdict(found)
+    return pd.DataFrame(rows)
+
+
+def progress_figure(runs: Runs) -> plt.Figure:
+    """Rule accuracy at an evaluation against the success gained by the next, coloured by tasks; a marker per run."""
+    points = progress_points(runs)
+    if points.empty:
+        raise RunError("no run has been evaluated twice on validation tasks yet; let the runs go on.")
+    fig, ax = plt.subplots(figsize=(7.5, 4.4), layout="constrained")
+    colours = plt.Normalize(0, points["tasks"].max())
+    for marker, ((arm, seed), part) in zip(itertools.cycle("osD^vP*X"), points.groupby(["arm", "seed"]), strict=False):
+        look = {"c": part["tasks"], "norm": colours, "cmap": "viridis", "s": 50, "marker": marker}
+        drawn = ax.scatter(part["rule_accuracy"], part["gain"], label=f"{arm}, seed {seed}", **look)
+    fig.colorbar(drawn, label="sampled tasks")
+    ax.axhline(0, color="grey", lw=1, ls=":")
+    ax.legend(fontsize="x-small")
+    ax.set(xlabel="departments whose exact fields the world model names", title=SPLIT_NAMES["validation"])
+    ax.set_ylabel("success gained by the next evaluation")
+    return fig
+
+
+def lag_table(runs: Runs) -> pd.DataFrame:
+    """Sampled tasks until the world model names half of the field sets, and until half of the episodes succeed.
+
+    lag: success minus fields, seed by seed; below 0 the policy was first. ahead: rule accuracy minus success, mean
+    over the evaluations, median over the seeds.
+    """
+    rows = []
+    for named, part in parts(known_and_done(runs).sort_values("tasks", kind="stable"), "arm", "split"):
+        known, lags = _knowing(part), zip(arrivals(_knowing(part), HALF), arrivals(part, HALF), strict=True)
+        gaps = (part["rule_accuracy"] - part["success"]).groupby(part["seed"]).mean()
+        named["tasks to half of the fields"] = median_arrival(known, HALF)
+        named["tasks to half of the successes"] = median_arrival(part, HALF)
+        named["lag"] = ", ".join(_lag(*pair) for pair in lags)
+        rows.append(named | cells(median(gaps), "ahead") | {"seeds": part["seed"].nunique()})
+    return pd.DataFrame(rows)
+
+
+def _knowing(part: pd.DataFrame) -> pd.DataFrame:
+    """The same rows with the share of known field sets as their success."""
+    return part.assign(success=part["rule_accuracy"])
+
+
+def _lag(knows: Arrival, does: Arrival) -> str:
+    """Success minus fields in tasks; where one never came, what is known about the difference."""
+    if not (knows.reached or does.reached):
+        return "neither"
+    bound = "" if knows.reached and does.reached else "> " if knows.reached else "< "
+    return f"{bound}{does.tasks - knows.tasks:+.0f}"
+
+
+def lag_figure(runs: Runs) -> plt.Figure:
+    """What the world model knows and what the policy does, against sampled tasks, and the area between the medians.
+
+    A row per arm, known and new companies. Every seed thin, medians thick; verticals: median tasks to one half.
+    """
+    data = known_and_done(runs).sort_values("tasks", kind="stable")
+    fig, axes = _grid(len(runs), (11, 3.8 * len(runs)))
+    for row, arm in zip(axes, runs, strict=True):
+        for ax, (split, title) in zip(row, SPLIT_NAMES.items(), strict=True):
+            ax.set(title=f"{arm}, {title}" if len(runs) > 1 else title, xlabel="sampled tasks", ylim=(-0.02, 1.02))
+            ax.axhline(HALF, color="grey", lw=1, ls=":")
+            part = data[(data["arm"] == arm) & (data["split"] == split)]
+            if len(part):  # else a split that was not evaluated
+                _knows_and_does(ax, part)
+        row[0].set_ylabel(textwrap.fill("share of departments, share of episodes", 25))
+    axes[0, 0].legend(fontsize="small", loc="lower right")
+    return fig
+
+
+def _knows_and_does(ax: plt.Axes, part: pd.DataFrame) -> None:
+    """One panel of `lag_figure`; rows of one arm and split."""
+    blue, orange = sns.color_palette()[:2]
+    curves = {
+        "exact fields named by the world model": (_knowing(part), blue),
+        "success of the policy": (part, orange),
+    }
+    middle = []
+    for name, (rows, colour) in curves.items():
+        for _, one in rows.groupby("seed"):
+            ax.plot(one["tasks"], one["success"], color=colour, alpha=0.35, lw=1)
+        middle.append(aligned(rows).median(axis=1))
+        ax.plot(middle[-1], color=colour, lw=2.5, marker="o", ms=4, label=name)
+        if np.isfinite(half := kaplan_meier_median(arrivals(rows, HALF))):
+            ax.axvline(half, color=colour, lw=1, ls="--")
+    known, done = middle
+    for first, colour in ((known > done, blue), (known < done, orange)):
+        ax.fill_between(known.index, known, done, first, interpolate=True, color=colour, alpha=0.2)
+
+
+def _grid(rows: int, size: tuple[float, float], sharex: bool = False) -> tuple[plt.Figure, np.ndarray]:
+    """A row of two panels each, for known and new companies."""
+    return plt.subplots(rows, 2, figsize=size, sharex=sharex, sharey=True, squeeze=False, layout="constrained")
+
+
+KNOWLEDGE = {"exact": "exactly what is required", "one more": "that and one field more", "other": "anything else"}
+
+
+def follow_table(runs: Runs) -> pd.DataFrame:
+    """Success of the last policy by what the world model names for the department that the user wants.
+
+    One field more than is required is still shared (`slack` of `lfo.envs.phone.Rules`). Left out: tasks with several
+    goals, and departments that require nothing or another call first. Medians over the seeds; tasks: share of a run's.
+    """
+    rules = probed(runs, "rules")[["arm", "seed", "split", "company_id", "department", "truth", "greedy"]]
+    data = probed(runs, "episodes").merge(rules, on=["arm", "seed", "split", "company_id", "department"])
+    data["named"] = [_knowledge(t, g) for t, g in zip(data["truth"], data["greedy"], strict=True)]
+    rows = []
+    for named, part in parts(data, "arm", "split"):
+        for knowledge, meant in KNOWLEDGE.items():
+            one = part[part["named"] == knowledge]
+            shares = one.groupby("seed").size() / part.groupby("seed").size()
+            success = one.groupby("seed")["success"].mean()
+            row = named | {"the world model names": meant, "tasks": shares.fillna(0).median()}
+            rows.append(row | cells(median(success), "success") | {"seeds": len(success)})
+    return pd.DataFrame(rows)
+
+
+def _knowledge(truth: str, named: str) -> str:
+    """A key of KNOWLEDGE. truth, named: field sets in canonical order."""
+    required, asked = set(truth.split()), set(named.split())
+    return "exact" if required == asked else "one more" if required < asked and len(asked - required) == 1 else "other"

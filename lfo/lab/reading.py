@@ -1,0 +1,127 @@
+"""Run folders -> data frames: what figures and tables are made from. Never loads a model, nor torch.
+
+`docs/metrics.md` defines every logged metric.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from lfo.lab.statistics import Arrival, Estimate, tasks_to_threshold
+from lfo.runs import RunError, RunFolder
+
+Runs = Mapping[str, Sequence[str | Path]]  # label -> run folders, one per seed
+SPLIT_NAMES = {"validation": "known companies (validation)", "test": "new companies (test)"}
+PHRASING_NAMES = {False: "known", True: "held out"}
+
+
+def frame(runs: Runs, kind: str, needed: bool = False) -> pd.DataFrame:
+    """Rows of metrics of one kind of all runs, with columns `arm` and `seed`.
+
+    Raises:
+        RunError: they are `needed`, and there is none; or something is no run folder.
+    """
+    frames = []
+    for arm, run in _folders(runs):
+        rows = [row for row in run.metrics() if row["kind"] == kind]
+        frames.append(pd.json_normalize(rows).assign(arm=arm, seed=run.config.seed))
+    if needed and not any(map(len, frames)):
+        names = ", ".join(str(run.path) for _, run in _folders(runs))
+        raise RunError(f"there are no '{kind}' rows yet in {names}; let the run go on, or start it again.")
+    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+
+
+def success_frame(runs: Runs) -> pd.DataFrame:
+    """Success over all levels, a row per run, split and evaluation. Raises what `frame` raises."""
+    return frame(runs, "success", needed=True).query("level == 0")
+
+
+def _folders(runs: Runs) -> Iterator[tuple[str, RunFolder]]:
+    return ((arm, RunFolder(folder)) for arm, folders in runs.items() for folder in folders)
+
+
+# --- measurements ----------------------------------------------------------------------------
+
+
+def measurements(runs: Runs, file: str, remedy: str) -> pd.DataFrame:
+    """The table that a measurement left as `file` in every run folder, with columns `arm` and `seed`.
+
+    Raises:
+        RunError: a run lacks it; the message names the remedy.
+    """
+    frames = []
+    for arm, run in _folders(runs):
+        if not (run.path / file).exists():
+            raise RunError(f"{run.path / file} is missing; {remedy}.")
+        frames.append(read_measurement(run, file).assign(arm=arm, seed=run.config.seed))
+    return pd.concat(frames, ignore_index=True)
+
+
+def read_measurement(run: RunFolder, file: str) -> pd.DataFrame:
+    return pd.read_csv(run.path / file, keep_default_na=False)  # empty texts stay texts
+
+
+def write_measurement(run: RunFolder, file: str, rows: Sequence[Mapping]) -> pd.DataFrame:
+    """Write a measurement into a run folder, whole or not at all; return it as it will be read."""
+    path = run.path / file
+    temporary = path.with_suffix(".tmp")
+    pd.DataFrame(rows).to_csv(temporary, index=False)
+    temporary.replace(path)
+    return read_measurement(run, file)
+
+
+# --- parts of a table ------------------------------------------------------------------------
+
+
+def parts(data: pd.DataFrame, *keys: str | None) -> Iterator[tuple[dict, pd.DataFrame]]:
+    """The parts of `data` that agree in these columns, each with the cells that say so in a table; None is no column.
+
+    Splits and phrasings are said in words, under "companies" and "phrasings".
+    """
+    columns = [key for key in keys if key]
+    for values, part in data.groupby(columns, sort=False):
+        yield dict(_said(*pair) for pair in zip(columns, values, strict=True)), part
+
+
+def _said(column: str, value) -> tuple[str, object]:
+    if column == "split":
+        return "companies", SPLIT_NAMES[value]
+    return ("phrasings", PHRASING_NAMES[bool(value)]) if column == "held_out_phrasing" else (column, value)
+
+
+def cells(estimate: Estimate, name: str, prefix: str = "") -> dict[str, float]:
+    """An estimate as cells of a table: its value under `name`, its interval under low and high."""
+    return {name: estimate.value, f"{prefix}low": estimate.low, f"{prefix}high": estimate.high}
+
+
+# --- curves ----------------------------------------------------------------------------------
+
+
+def arrivals(success: pd.DataFrame, threshold: float) -> list[Arrival]:
+    """Tasks to `threshold` of every seed. `success`: rows of one arm, one split and one level."""
+    return [tasks_to_threshold(one["tasks"], one["success"], threshold) for _, one in success.groupby("seed")]
+
+
+def after(tasks: int, data: pd.DataFrame, name: str = "success") -> list[float]:
+    """`name` of every seed after so many sampled tasks, between two evaluations on the straight line."""
+    return [float(np.interp(tasks, one["tasks"], one[name])) for _, one in data.groupby("seed")]
+
+
+def aligned(success: pd.DataFrame) -> pd.DataFrame:
+    """A column per seed, a row per evaluated number of tasks; a seed not evaluated there is interpolated linearly.
+
+    `success`: rows of one arm, one split and one level. Refills let seeds be evaluated at different numbers of tasks.
+    """
+    grid = np.unique(success["tasks"])
+    grid = grid[grid <= success.groupby("seed")["tasks"].max().min()]  # no further than the shortest run
+    seeds = success.groupby("seed")
+    return pd.DataFrame({k: np.interp(grid, one["tasks"], one["success"]) for k, one in seeds}, index=grid)
+
+
+def seeds_of(data: pd.DataFrame) -> str:
+    count = data["seed"].nunique()
+    return "1 seed" if count == 1 else f"{count} seeds"

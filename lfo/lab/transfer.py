@@ -1,0 +1,137 @@
+"""A finished run where it was not trained: new companies, unusual rules, other levels, unheard phrasings; told more.
+
+`measure` and `measure_told` play a run's newest adapters and write one row per episode into the run folder, once; the
+tables of notebook 04 are drawn from those files alone (`lfo.lab.transfer_tables`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+from pathlib import Path
+
+import pandas as pd
+
+from lfo.config import derive_seed
+from lfo.couplings import Imagine, alone, make_coupling
+from lfo.envs import make_environment
+from lfo.envs.phone import World
+from lfo.envs.phone.records import PhoneTask
+from lfo.envs.phone.tools import FORM
+from lfo.envs.phone.world import LEVELS, needed_fields
+from lfo.evaluate import play_tasks
+from lfo.lab.reading import read_measurement, write_measurement
+from lfo.lab.told import Told
+from lfo.lab.transfer_tables import TOLD, TRANSFER
+from lfo.runs import RunError, RunFolder
+from lfo.train import Player, load_player
+from lfo.types import Rollout
+
+CONDITIONS = (("validation", False), ("test", False), ("test", True))  # split, held-out phrasing
+TELLERS = ("nothing", "imagined", "typical", "typical and house", "truth")
+
+
+def measure(folder: str | Path, episodes: int = 2, tasks_per_level: int | None = None) -> pd.DataFrame:
+    """One row per greedy episode: split, held_out_phrasing, level, variation, task_id, episode, success, needed,
+    requested, useful.
+
+    variation: how the task's company departs from the typical rules (typical | extra | different). needed: fields that
+    the task's calls demand, with an alternative for each that the user declared unavailable; requested: fields that the
+    agent asked the user for, also in forms that were declined; useful: both at once. The episodes of a task differ in
+    the user's behaviour and in the CSR's wording; they are the same for every run.
+    tasks_per_level: the first ones of each split; None: all. What was measured before, on the same tasks with the same
+    adapters, is not played again.
+
+    Raises:
+        RunError: the run has published no adapters.
+    """
+    run = RunFolder(folder)
+    everywhere = dataclasses.replace(run.config.env, levels=tuple(LEVELS))
+    envs = {held_out: make_environment(everywhere, held_out_phrasing=held_out) for held_out in (False, True)}
+    world = envs[False].world
+    tasks = {
+        split: [task for level in LEVELS for task in world.split(split, (level,))[:tasks_per_level]]
+        for split, _ in CONDITIONS
+    }
+    planned = [
+        {"split": split, "held_out_phrasing": held_out, **_facts(world, task), "episode": k}
+        for split, held_out in CONDITIONS
+        for task in tasks[split]
+        for k in range(episodes)
+    ]
+    if run.measured(TRANSFER):
+        table = read_measurement(run, TRANSFER)
+        if table.reindex(columns=list(planned[0])).equals(pd.DataFrame(planned)):
+            return table
+    player, played = load_player(folder, envs[False]), []
+    for split, held_out in CONDITIONS:
+        codec, coupling = make_coupling(player.config, envs[held_out])
+        played += play_tasks(player.engine, codec, coupling, tasks[split], player.config.rollout, episodes)
+    rows = [plan | _outcome(world, row) for plan, row in zip(planned, played, strict=True)]
+    return write_measurement(run, TRANSFER, rows)
+
+
+def _facts(world: World, task: PhoneTask) -> dict:
+    return {"task_id": task.task_id, "level": task.level, "variation": _variation(world, task)}
+
+
+def _variation(world: World, task: PhoneTask) -> str:
+    return next(rule.variation for (company, _), rule in world.rules.items() if company == task.company_id)
+
+
+def _outcome(world: World, row: Rollout) -> dict:
+    task = next(t for t in world.tasks if t.task_id == row.task_id)
+    forms = [turn for turn in row.turns if turn.tool == FORM]
+    requested = {field for turn in forms for field in turn.action.arguments["fields"]}
+    unavailable = {field for turn in forms for field in json.loads(turn.observation).get("unavailable", ())}
+    needed = set(needed_fields(world.rules, task.company_id, task.goals, unavailable))
+    counts = {"needed": len(needed), "requested": len(requested), "useful": len(requested & needed)}
+    return {"success": int(row.success), **counts}
+
+
+# --- told more or less -----------------------------------------------------------------------
+
+
+def measure_told(folder: str | Path) -> pd.DataFrame:
+    """One row per greedy episode of the run's own evaluation: split, told, variation, task_id, success. For runs that
+    `imagine`.
+
+    told: what the policy reads before it asks the user for anything. nothing: all it has is distilled
+    (`world_model.context_distillation`). imagined: what its world model says, as in training. typical: what departments
+    like the one that it means to call usually demand. typical and house: with it, the field that companies of the trade
+    like to add, which does no harm where it is not demanded (`slack` of `lfo.envs.phone.Rules`); no more can be known
+    of a company that nobody ever called. truth: what this one demands. Measured once, as by `measure`.
+
+    Raises:
+        RunError: the run's policy never reads imagined replies, or the run has published no adapters.
+    """
+    run = RunFolder(folder)
+    if run.measured(TOLD) and set((table := read_measurement(run, TOLD))["told"]) == set(TELLERS):
+        return table
+    if run.config.coupling != "imagine":
+        raise RunError(f"{folder} has the coupling {run.config.coupling}; only `imagine` is told anything.")
+    player, rows = load_player(folder), []
+    c, couplings = player.config, _tellers(player)
+    for split, told in itertools.product(c.eval_splits, TELLERS):
+        tasks, seed = player.env.tasks(split)[: c.eval_tasks], derive_seed(c.seed, split)
+        variation = {task.task_id: _variation(player.env.world, task) for task in tasks}
+        played = play_tasks(player.engine, player.codec, couplings[told], tasks, c.rollout, c.eval_episodes, seed)
+        for row in played:
+            where = {"split": split, "told": told, "variation": variation[row.task_id]}
+            rows.append({**where, "task_id": row.task_id, "success": int(row.success)})
+    return write_measurement(run, TOLD, rows)
+
+
+def _tellers(player: Player) -> dict[str, Imagine]:
+    """The couplings of `measure_told`, by what is told."""
+    w, world = player.config.world_model, player.env.world
+    demands = {"typical": usual_demands(world), "typical and house": usual_demands(world, house=True), "truth": {}}
+    knowing = {told: Told(w, player.codec, known) for told, known in demands.items()}
+    return {"nothing": alone(player.coupling), "imagined": player.coupling, **knowing}
+
+
+def usual_demands(world: World, house: bool = False) -> dict[tuple[str, str], tuple[str, ...]]:
+    """(company_id, department) -> the fields that such departments usually demand (`TypicalRules.demands`)."""
+    industry = {company.company_id: company.industry for company in world.companies.values()}
+    return {(company, name): world.typical.demands(industry[company], [name], house) for company, name in world.rules}

@@ -1,0 +1,1 @@
+"""Trajectories -> weights. Never imports `lfo.rollout`."""

@@ -1,0 +1,342 @@
+"""Samples and examples -> weights: one frozen base, LoRA adapters by name, one optimizer.
+
+The policy learns what its objective makes of outcomes, the listener learns replies (cross-entropy). One backward pass
+and one gradient clip per adapter: a joint clip would let lambda reach the policy through the norm alone. Where the
+layout has one adapter, both losses fall on it; where adapters are stacked, the policy acts through both added, and
+each loss still moves its own alone.
+
+Under several processes (`lfo.distributed`) all of them are given the same samples and examples. Each takes a share,
+and as many micro-batches as the others, if need be of padding: every forward and backward pass is a collective on one
+adapter, and a process on another adapter, or on none, would spoil or stop it.
+
+Knows no environment, no coupling and no sampler: adapters leave as peft folders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+from torch.nn.utils import clip_grads_with_norm_
+
+from lfo import distributed
+from lfo.config import RunConfig, derive_seed
+from lfo.learn import adapters
+from lfo.learn.batches import acted, at, heard, pack, shares
+from lfo.learn.forward import Scorer, can_compile, compile_layers
+from lfo.learn.objectives import LossSum, PolicyTokens, Scores, tis_weights, world_model_loss
+from lfo.protocols import AdapterLayout, Objective
+from lfo.text.base import load_base
+from lfo.types import Encoded, Sample
+
+POLICY, WORLD_MODEL = "policy", "world_model"
+DECAY = 0.95  # per update, of the running average of the world model that is published
+
+
+class Learner:
+    """The trainable side of a run.
+
+    layout, adapters: which LoRA adapters there are, and their names. trained_tokens: of this process, through forward
+    and backward since construction; what sequences share counts for each of them.
+
+    Raises (on construction):
+        FileNotFoundError: the folder of the base model is missing.
+        ConfigError: layers are to be compiled and there is no C++ compiler.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        layout: AdapterLayout,
+        objective: Objective,
+        pad_id: int,
+        device: str = "cpu",
+        bf16: bool = False,
+    ):
+        """pad_id: a token that may stand where there is nothing to learn. bf16: forward passes run under autocast."""
+        self.config, self.layout, self.objective, self.pad_id = config, layout, objective, pad_id
+        self.device, self.adapters = torch.device(device), list(layout.names)
+        self.lam = config.world_model.lam if config.world_model else 0.0
+        d, alone = config.distributed, distributed.size() == 1
+        base = load_base(config.model.base, device, getattr(torch, config.model.dtype), stay=not alone)
+        self.model = adapters.with_adapters(base, config.model, layout.names, config.seed)
+        if bf16 or config.model.dtype == "float32":
+            adapters.simplify(self.model)
+        if d.gradient_checkpointing:  # transformers renamed it
+            enable = getattr(base, "activation_checkpointing_enable", None) or base.gradient_checkpointing_enable
+            enable({"use_reentrant": False})
+        if d.compile is True or (d.compile == "auto" and can_compile()):
+            compile_layers(self.model, base._no_split_modules)
+        self.scorer = Scorer(self.model, bf16).train()
+        if alone:
+            self.scorer.to(self.device)
+        self.optimizer = torch.optim.AdamW(
+            [{"params": adapters.parameters(self.model, name), "lr": 0.0, "name": name} for name in layout.names],
+            betas=(0.9, 0.95),
+            weight_decay=config.weight_decay,
+            fused=True,
+        )
+        if not alone:
+            self.scorer, self.optimizer = distributed.shard(self.scorer, self.optimizer, base._no_split_modules)
+        self._active: str | None = None
+        self.trained_tokens = 0
+        self.averages: dict[str, list[torch.Tensor]] = {}  # of the world model, from its first update on
+        self.updates = 0
+
+    def parameters(self, adapter: str) -> list[torch.nn.Parameter]:
+        """The trainable tensors of one adapter, in model order."""
+        return adapters.parameters(self.model, adapter)
+
+    def activate(self, adapter: str) -> None:
+        """Run forward passes through this adapter; see `adapters.activate`."""
+        if adapter != self._active:
+            adapters.activate(self.model, self.layout, adapter)
+            self._active = adapter
+
+    # --- updates ------------------------------------------------------------------------------
+
+    def update(
+        self,
+        samples: Sequence[Sample],
+        examples: Sequence[Encoded],
+        lr_factor: float,
+        seed: int,
+        own: Sequence[Sequence[float]] | None = None,
+    ) -> dict[str, float]:
+        """One optimizer step on ``policy_loss + lam * world_model_loss``; either part may be empty.
+
+        The world model's loss is taken on `examples`, and on what samples have `heard`, in the policy's own pass.
+        `own`: the samples' `action_logprobs` from the start of the step; then the ratio is taken to these, and each
+        token is weighted for their difference from the sampler's, up to `policy.tis_cap`.
+        """
+        metrics: dict[str, float] = {}
+        if samples:
+            self._seed_dropout(seed, POLICY)
+            metrics |= self._learn_actions(samples, own)
+        if examples and self.lam > 0:
+            metrics |= self._learn_replies(examples, seed)
+        return metrics | self._step(lr_factor)
+
+    def replay(self, examples: Sequence[Encoded], lr_factor: float, seed: int) -> dict[str, float]:
+        """One optimizer step on ``lam * world_model_loss`` alone."""
+        return self._learn_replies(examples, seed) | self._step(lr_factor)
+
+    def _learn_actions(self, samples: Sequence[Sample], own: Sequence[Sequence[float]] | None) -> dict[str, float]:
+        """Backward of all that moves the policy, before any of the world model's; returns metrics."""
+        self.activate(POLICY)
+        near = [i for i, sample in enumerate(samples) if not sample.distilled]
+        before = None if own is None else [own[i] for i in near]
+        loss, replies = self._policy_backward([samples[i] for i in near], before)
+        metrics = _world_metrics(replies) if replies.count else {}
+        if loss.count:
+            metrics |= {f"policy/{name}": value / loss.count for name, value in loss.metrics.items()}
+            metrics["policy/loss"] = loss.mean().item()
+        if distilled := [sample for sample in samples if sample.distilled]:
+            loss = self._distil(distilled)
+            metrics["distillation/neg_logprob"] = loss.metrics["neg_logprob"] / loss.count
+        for p in self.parameters(WORLD_MODEL) if self.layout.stacked else ():
+            p.grad = None  # the policy's loss went through the world model, but moves the policy alone
+        return metrics
+
+    def _policy_backward(
+        self, samples: Sequence[Sample], own: Sequence[Sequence[float]] | None
+    ) -> tuple[LossSum, LossSum]:
+        """Backward of the objective's loss, divided by all action tokens, and of the world model's on the replies in
+        the same forward pass (ECHO, arXiv 2605.24517, eq. 1), divided by all of theirs."""
+        actions = [acted(sample) for sample in samples]
+        replies = [heard(sample) if self.lam > 0 else [] for sample in samples]
+        acts, hears = (sum(map(len, places)) for places in (actions, replies))
+        losses, heard_losses = [], []
+        for index, logprobs, correct in self._scored([s.tokens for s in samples], actions, replies):
+            part, places = [samples[i] for i in index], [actions[i] for i in index]
+            mine = sum(map(len, places))
+            sampled = at([s.old_logprobs for s in part], places).to(self.device)
+            tokens = PolicyTokens(sampled, at([s.advantages or () for s in part], places).to(self.device))
+            if own is not None:
+                tokens.old_logprobs = torch.tensor([x for i in index for x in own[i]], device=self.device)
+                tokens.weights = tis_weights(tokens.old_logprobs, sampled, self.config.policy.tis_cap)
+            loss = self.objective.loss(Scores(logprobs[:mine]), tokens)
+            loss.metrics["logprob_gap"] = (logprobs[:mine].detach() - sampled).abs().sum().item()
+            if tokens.weights is not None:
+                loss.metrics["tis_weight"] = tokens.weights.sum().item()
+            world, weighted = self._world_loss(logprobs[mine:], correct[mine:], hears)
+            self._backward(loss.mean(acts) + weighted)
+            losses.append(loss)
+            heard_losses.append(world)
+        return _add(losses), _add(heard_losses)
+
+    def _distil(self, samples: Sequence[Sample]) -> LossSum:
+        """Backward of `context_distillation` times the loss on actions in a context that they were not sampled in.
+
+        The importance ratio is dropped, since the two contexts differ by design (RLTF-SD, arXiv 2602.02482: dropping
+        it is more stable than clipping it): the old policy is the present one.
+        """
+        actions = [acted(sample) for sample in samples]
+        count, losses = sum(map(len, actions)), []
+        for index, logprobs, _ in self._scored([s.tokens for s in samples], actions):
+            advantages = at([samples[i].advantages for i in index], [actions[i] for i in index]).to(self.device)
+            loss = self.objective.loss(Scores(logprobs), PolicyTokens(logprobs.detach(), advantages))
+            self._backward(self.config.world_model.context_distillation * loss.mean(count))
+            losses.append(loss)
+        return _add(losses)
+
+    def _learn_replies(self, examples: Sequence[Encoded], seed: int) -> dict[str, float]:
+        """Backward of the world model's loss over `examples`, divided by their reply tokens; returns metrics."""
+        self.activate(self.layout.listener)
+        self._seed_dropout(seed, WORLD_MODEL)
+        count, losses = sum(len(e.reply) for e in examples), []
+        for _, logprobs, correct in self._scored(*_told(examples), temperature=1.0):
+            loss, weighted = self._world_loss(logprobs, correct, count)
+            self._backward(weighted)
+            losses.append(loss)
+        return _world_metrics(_add(losses))
+
+    def _world_loss(self, logprobs: torch.Tensor, correct: torch.Tensor, count: int) -> tuple[LossSum, torch.Tensor]:
+        """The world model's loss on some of `count` reply tokens, and what goes backward: the only use of lambda."""
+        loss = world_model_loss(logprobs, correct)
+        return loss, self.lam * loss.mean(count)
+
+    @staticmethod
+    def _backward(loss: torch.Tensor) -> None:
+        """Backward of a share of a loss that was divided by the global count: shares add up, FSDP2 takes their mean.
+
+        To be called before another adapter is activated: layers that are checkpointed run again here.
+        """
+        (loss * distributed.size()).backward()
+
+    @staticmethod
+    def _seed_dropout(seed: int, adapter: str) -> None:
+        """A stream of its own for each adapter, and for each process."""
+        torch.manual_seed(derive_seed(seed, adapter) + distributed.rank())
+
+    def _step(self, lr_factor: float) -> dict[str, float]:
+        """Clip every adapter on its own and step; adapters without a gradient stay as they are."""
+        norms, rates = {}, {POLICY: self.config.policy.learning_rate}
+        if self.config.world_model:
+            rates[WORLD_MODEL] = self.config.world_model.learning_rate
+        for group in self.optimizer.param_groups:
+            name = group["name"]
+            group["lr"] = rates[name] * lr_factor
+            if grads := [p.grad for p in group["params"] if p.grad is not None]:
+                norm = distributed.norm(grads)
+                clip_grads_with_norm_(group["params"], self.config.policy.max_grad_norm, norm)
+                norms[f"{name}/grad_norm"] = norm.item()
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self._average()
+        return norms
+
+    @torch.no_grad()
+    def _average(self) -> None:
+        """Move the running average of the world model towards its weights (Polyak and Juditsky 1992).
+
+        The decay grows from 0 to `DECAY`, so that the beginning is soon forgotten.
+        """
+        if WORLD_MODEL not in self.adapters:
+            return
+        weights = self.parameters(WORLD_MODEL)
+        if not self.averages:
+            self.averages[WORLD_MODEL] = [w.detach().clone() for w in weights]
+        torch._foreach_lerp_(self.averages[WORLD_MODEL], weights, 1 - min(DECAY, self.updates / (self.updates + 10)))
+        self.updates += 1
+
+    # --- scores -------------------------------------------------------------------------------
+
+    def _scored(
+        self, sequences: Sequence[Sequence[int]], *asked: Sequence[Sequence[int]], temperature: float | None = None
+    ) -> Iterator[tuple[list[int], torch.Tensor, torch.Tensor]]:
+        """A forward pass over each of this process's micro-batches, as many as any process has.
+
+        asked: see `pack`. temperature: None for that of sampling. Yields which sequences these are (none, where there
+        is only padding), the log-probabilities that were asked for, and whether each token was the arg-max.
+        """
+        temperature = temperature or self.config.rollout.temperature or 1.0
+        every = shares([len(s) for s in sequences], self.config.distributed.micro_batch_tokens, distributed.size())
+        for index in every[distributed.rank()]:
+            part = [sequences[i] for i in index] or [[self.pad_id] * 2]
+            batch = pack(part, *([places[i] for i in index] or [[]] for places in asked))
+            if torch.is_grad_enabled():
+                self.trained_tokens += batch.count
+            yield index, *self.scorer(batch.to(self.device), temperature)
+
+    @torch.no_grad()
+    def action_logprobs(self, samples: Sequence[Sample]) -> list[list[float]]:
+        """Log-probabilities (nats) of each sample's actions under the policy as it is now, without dropout."""
+        self.activate(POLICY)
+        return self._evaluated([s.tokens for s in samples], [acted(s) for s in samples])
+
+    @torch.no_grad()
+    def surprise(self, examples: Sequence[Encoded]) -> list[float]:
+        """Negative log-probability (nats) of each reply under the world model as it is, summed over its tokens."""
+        self.activate(self.layout.listener)
+        return [-sum(logprobs) for logprobs in self._evaluated(*_told(examples), temperature=1.0)]
+
+    def _evaluated(self, sequences, asked, temperature: float | None = None) -> list[list[float]]:
+        """The log-probabilities that are asked of each sequence, of all processes."""
+        self.scorer.eval()
+        mine: dict[int, list[float]] = {}
+        for index, logprobs, _ in self._scored(sequences, asked, temperature=temperature):
+            parts = logprobs.split([len(asked[i]) for i in index])
+            mine |= zip(index, (part.tolist() for part in parts), strict=True)
+        self.scorer.train()
+        return distributed.join([*mine], [*mine.values()])
+
+    # --- adapters and checkpoints -------------------------------------------------------------
+
+    def save_adapters(self, folder: str | Path) -> dict[str, Path]:
+        """Write every adapter as a peft folder ``folder/<name>/``, the world model averaged; return where they are."""
+        return adapters.save(self.model, self.layout, self.averages, Path(folder))
+
+    def state(self) -> dict:
+        """Adapters and optimizer, gathered, for a checkpoint that any number of processes can load.
+
+        Random numbers are derived from seed and step, so need no state.
+        """
+        return distributed.whole(
+            {
+                "adapters": adapters.state(self.model, self.adapters),
+                "optimizer": self.optimizer.state_dict(),
+                "averages": self.averages,
+                "updates": self.updates,
+            }
+        )
+
+    def load_state(self, state: dict) -> None:
+        """
+        Raises:
+            CheckpointError: the checkpoint has other adapters or other shapes than this run.
+        """
+        adapters.load_state(self.model, self.adapters, state["adapters"])
+        moments = state["optimizer"]["state"]
+        for index, p in enumerate(p for group in self.optimizer.param_groups for p in group["params"]):
+            for key, value in moments.get(index, {}).items():
+                moments[index][key] = distributed.like(value, p) if value.shape == p.shape else value
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.averages = {
+            name: [distributed.like(a, p) for a, p in zip(average, self.parameters(name), strict=True)]
+            for name, average in state["averages"].items()
+        }
+        self.updates = state["updates"]
+
+
+def _told(examples: Sequence[Encoded]) -> tuple[list[tuple[int, ...]], list[range]]:
+    """Examples as sequences, and where their replies are."""
+    sequences = [e.prompt + e.reply for e in examples]
+    return sequences, [range(len(e.prompt), len(s)) for e, s in zip(examples, sequences, strict=True)]
+
+
+def _add(parts: Sequence[LossSum]) -> LossSum:
+    """The sum of detached losses, those of the other processes included."""
+    names = list(parts[0].metrics) if parts else []
+    total = sum((p.total.detach() for p in parts), torch.zeros(()))
+    sums = [sum(p.metrics[name] for p in parts) for name in names]
+    total, count, *sums = distributed.totals(total, sum(p.count for p in parts), *sums)
+    return LossSum(torch.as_tensor(total), int(count), dict(zip(names, sums, strict=True)))
+
+
+def _world_metrics(loss: LossSum) -> dict[str, float]:
+    return {
+        "world_model/loss": loss.mean().item(),
+        "world_model/accuracy": loss.metrics.get("correct", 0) / max(1, loss.count),
+    }

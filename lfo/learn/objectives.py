@@ -1,0 +1,155 @@
+"""What is optimised: group advantages, the DAPO loss, the world-model loss. Pure tensor functions.
+
+Knows nothing about models, adapters, tokenizers or the environment. Losses come as sums and
+counts, so that whoever holds the global batch divides once, by the global count, and multiplies
+by lambda once: ``total = policy.mean() + lam * world_model.mean()``.
+
+Sources: DAPO, arXiv 2503.14476 (eq. 8 the objective, section 3.4 the overlong penalty);
+GRPO, arXiv 2402.03300 (group-relative advantages); truncated importance sampling between sampler and
+learner, Yao et al. 2025 ("Your efficient RL framework secretly brings you off-policy RL training").
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import torch
+
+from lfo.config import RunConfig
+from lfo.types import Role, Rollout, Sample
+
+OVERLONG = 0.1  # last share of the token budget in which the soft penalty grows to -1
+
+
+@dataclasses.dataclass
+class LossSum:
+    """A loss before normalisation. total: scalar sum over tokens; count: tokens; metrics: sums over the same tokens."""
+
+    total: torch.Tensor
+    count: int
+    metrics: dict[str, float]
+
+    def mean(self, global_count: int | None = None) -> torch.Tensor:
+        """The sum divided by the global token count; an empty component is a backward-able zero."""
+        return self.total / max(1, self.count if global_count is None else global_count)
+
+
+def group_advantages(rewards: torch.Tensor, groups: torch.Tensor, eps: float = 1e-6) -> torch.Tensor:
+    """Rewards normalised within each group (arXiv 2402.03300, section 4.1.2).
+
+    rewards, groups: (B,). Returns (B,): (r - mean) / (std + eps), std over the group with divisor G.
+
+    >>> group_advantages(torch.tensor([1., 0., 0., 0.]), torch.zeros(4))
+    tensor([ 1.7320, -0.5773, -0.5773, -0.5773])
+    """
+    out = torch.zeros_like(rewards)
+    for group in groups.unique():
+        members = groups == group
+        r = rewards[members]
+        out[members] = (r - r.mean()) / (r.std(correction=0) + eps)
+    return out
+
+
+def overlong_penalty(lengths: torch.Tensor, budget: int, buffer: int) -> torch.Tensor:
+    """Soft overlong punishment (DAPO eq. 13): 0 up to budget - buffer, then linear, -1 at the budget and beyond."""
+    if buffer == 0:
+        return -(lengths > budget).float()
+    return -((lengths - (budget - buffer)) / buffer).clamp(0.0, 1.0)
+
+
+def dapo_loss(
+    logprobs: torch.Tensor,
+    old_logprobs: torch.Tensor,
+    advantages: torch.Tensor,
+    clip_low: float = 0.2,
+    clip_high: float = 0.28,
+    weights: torch.Tensor | None = None,
+) -> LossSum:
+    """Clip-higher surrogate, summed over tokens (DAPO eq. 8 without its normaliser); no KL term.
+
+    logprobs, old_logprobs, advantages: (N,), one entry per ACTION token of the batch; `old_logprobs`
+    are the sampler's, or with `weights` (N,), of `tis_weights`, the learner's before this step;
+    `advantages` are those of the token's trajectory.
+    metrics: ratio_clipped (tokens at which the clip is active), kl (k3 estimate of KL(old || new),
+    nats), neg_logprob (entropy estimate of the sampler, nats) - each a sum over tokens.
+    """
+    log_ratio = logprobs - old_logprobs
+    ratio = log_ratio.exp()
+    clipped = ratio.clamp(1 - clip_low, 1 + clip_high)
+    surrogate = torch.minimum(ratio * advantages, clipped * advantages)
+    if weights is not None:
+        surrogate = surrogate * weights
+    with torch.no_grad():
+        metrics = {
+            "ratio_clipped": (clipped * advantages < ratio * advantages).sum().item(),
+            "kl": (ratio - 1 - log_ratio).sum().item(),
+            "neg_logprob": -old_logprobs.sum().item(),
+        }
+    return LossSum(-surrogate.sum(), logprobs.numel(), metrics)
+
+
+def tis_weights(learner_logprobs: torch.Tensor, sampler_logprobs: torch.Tensor, cap: float) -> torch.Tensor:
+    """Truncated importance weight of each sampled token (Yao et al. 2025): min(p_learner / p_sampler, cap).
+
+    logprobs: (N,), of the same weights in the learner and in the sampler, which compute in other
+    precisions or with other kernels, or whose weights are older (`rollout.asynchronous`). The cap
+    bounds the variance at the price of a small bias.
+
+    >>> tis_weights(torch.tensor([0.5, 0.1, 0.3]).log(), torch.tensor([0.25, 0.1, 0.6]).log(), cap=1.5)
+    tensor([1.5000, 1.0000, 0.5000])
+    """
+    return (learner_logprobs - sampler_logprobs).exp().clamp(max=cap)
+
+
+def world_model_loss(logprobs: torch.Tensor, correct: torch.Tensor) -> LossSum:
+    """Cross-entropy on reply tokens, summed (nats).
+
+    logprobs: (N,) of the true tokens; correct: (N,) bool, whether the arg-max token was the true one.
+    """
+    return LossSum(-logprobs.sum(), logprobs.numel(), {"correct": correct.sum().item()})
+
+
+@dataclasses.dataclass
+class Scores:
+    """The learner's log-probabilities (N,) of the action tokens, and values (N,) where there is a value head."""
+
+    logprobs: torch.Tensor
+    values: torch.Tensor | None = None
+
+
+@dataclasses.dataclass
+class PolicyTokens:
+    """What is known of the action tokens of a micro-batch: (N,) each. weights: of `tis_weights`."""
+
+    old_logprobs: torch.Tensor
+    advantages: torch.Tensor
+    weights: torch.Tensor | None = None
+    returns: torch.Tensor | None = None
+
+
+class Dapo:
+    """DAPO (Yu et al. 2025, arXiv 2503.14476) as an `Objective`."""
+
+    uses_values = False
+
+    def __init__(self, config: RunConfig):
+        self.clip = config.policy.clip
+        self.budget = config.rollout.max_tokens
+
+    def assign(self, groups: Sequence[Sequence[Rollout]], values=None) -> list[Sample]:
+        """Group-relative advantages of reward plus soft overlong penalty, the same for every action token."""
+        samples = []
+        for group in groups:
+            played = [row for row in group if not row.scout]
+            lengths = torch.tensor([float(len(row.tokens)) for row in played])
+            penalty = overlong_penalty(lengths, self.budget, int(OVERLONG * self.budget))
+            rewards = torch.tensor([row.outcome.reward for row in played]) + penalty
+            advantages = group_advantages(rewards, torch.zeros(len(played))).tolist()
+            for row, a in zip(played, advantages, strict=True):
+                per_token = [a if role == Role.ACTION else 0.0 for role in row.roles]
+                samples.append(Sample(row.tokens, row.roles, row.logprobs, per_token))
+        return samples
+
+    def loss(self, scores: Scores, batch: PolicyTokens) -> LossSum:
+        return dapo_loss(scores.logprobs, batch.old_logprobs, batch.advantages, *self.clip, batch.weights)

@@ -1,0 +1,56 @@
+"""What the world model has heard so far, and the placebo of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections import Counter
+from collections.abc import Sequence
+
+from lfo.types import Encoded, Example
+
+
+class ReplayBuffer:
+    """All distinct examples so far. Replies are facts about the world, not about the policy: they do not go stale.
+
+    The rollouts of a group often make the very same call; told once is enough.
+    """
+
+    def __init__(self, examples: Sequence[Example] = ()):
+        self.examples: list[Example] = []
+        self._seen: set[Example] = set()
+        self.add(examples)
+
+    def add(self, examples: Sequence[Example]) -> None:
+        new = [e for e in dict.fromkeys(examples) if e not in self._seen]
+        self._seen.update(new)
+        self.examples += new
+
+    def draw(self, count: int, seed: int) -> list[Example]:
+        """`count` examples without repetition (fewer where there are fewer), a pure function of the seed."""
+        return random.Random(seed).sample(self.examples, min(count, len(self.examples)))
+
+
+def shuffled(examples: Sequence[Example], seed: int) -> list[Example]:
+    """Placebo: the examples, each with the reply of a call of another task, a pure function of the seed.
+
+    The distinct calls of a step exchange their replies (a permutation), so the world model still hears every reply
+    as often as it was given and learns how CSRs speak; what a reply says no longer depends on the call. Statuses are
+    exchanged too: which calls succeed is knowledge of the rules, and what `dream` takes its reward from. A call
+    that nobody of another task can exchange with is left out.
+    """
+    rng, distinct = random.Random(seed), list(dict.fromkeys(examples))
+    tasks = sorted({example.task_id for example in distinct})
+    rng.shuffle(tasks)
+    rng.shuffle(distinct)
+    distinct.sort(key=lambda example: tasks.index(example.task_id))
+    # Calls of one task now stand side by side: whoever stands as far away as the longest such row is of another task.
+    far = max(Counter(example.task_id for example in distinct).values(), default=0)
+    pairs = zip(distinct, distinct[far:] + distinct[:far], strict=True)
+    exchanged = {mine: _answered(mine, other) for mine, other in pairs if mine.task_id != other.task_id}
+    return [exchanged[example] for example in examples if example in exchanged]
+
+
+def _answered(mine: Example, other: Example) -> Example:
+    encoded = Encoded(mine.encoded.prompt, other.encoded.reply)
+    return dataclasses.replace(mine, reply=other.reply, status=other.status, encoded=encoded)

@@ -1,0 +1,79 @@
+"""Who learns in which step, and what waits for its turn. Bookkeeping alone: nothing is learned here.
+
+Whoever waits gets what it missed at its next turn, so that numbers of updates are those of `joint`, but for
+`world_first`, where the policy lets the first tasks pass. Rollouts that wait grow no staler: the policy does not move
+before its turn.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from lfo.config import WorldModelConfig
+from lfo.types import Example, Record, Rollout, from_json, to_json
+
+FIRST = 0.25  # share of the task budget from which the world model alone learns; `world_first` only
+POLICY_EVERY = 4  # steps between the policy's turns; `hierarchical` only
+
+
+@dataclasses.dataclass(frozen=True)
+class Turns:
+    """Who learns in a step. replays: of the world model, if it does. skips: the policy lets this step's tasks pass."""
+
+    policy: bool
+    world_model: bool
+    replays: int
+    skips: bool = False
+
+
+def turns(w: WorldModelConfig | None, step: int, tasks: int, budget: int) -> Turns:
+    """step: counted from 0; tasks: sampled so far, this step's included; budget: of the run.
+
+    joint: both in every step. alternating: the policy in the first step and every other one, the world model in those
+    between. world_first: the world model alone until a quarter of the budget was sampled. hierarchical: the world model
+    in every step and the policy in every fourth, so that the model has followed before the policy moves again
+    (Rajeswaran et al. 2020, arXiv 2004.07804, where the policy leads).
+    """
+    if w is None:
+        return Turns(True, False, 0)
+    if w.schedule == "alternating":
+        return Turns(step % 2 == 0, step % 2 == 1, 2 * w.updates)
+    if w.schedule == "world_first":
+        alone = tasks <= FIRST * budget
+        return Turns(not alone, True, w.updates, skips=alone)
+    if w.schedule == "hierarchical":
+        return Turns((step + 1) % POLICY_EVERY == 0, True, w.updates)
+    return Turns(True, True, w.updates)
+
+
+@dataclasses.dataclass
+class Due(Record):
+    """What waits: the policy's updates, with their rollouts; the world model's examples, for how many updates."""
+
+    rollouts: list[list[Rollout]] = dataclasses.field(default_factory=list)
+    examples: list[Example] = dataclasses.field(default_factory=list)
+    updates: int = 0
+
+    def add(self, rollouts: Sequence[list[Rollout]], examples: Sequence[Example], updates: int) -> None:
+        self.rollouts += rollouts
+        self.examples += examples
+        self.updates += updates
+
+    def take(self, policy: bool, world_model: bool) -> tuple[list[list[Rollout]], list[Example], int]:
+        """What waits for those whose turn it is; it waits no longer."""
+        rollouts, examples, updates = [], [], 0
+        if policy:
+            rollouts, self.rollouts = self.rollouts, []
+        if world_model:
+            examples, self.examples, updates, self.updates = self.examples, [], self.updates, 0
+        return rollouts, examples, updates
+
+    def to_json(self) -> str:
+        """For a checkpoint. The rollouts' examples are left out: they were heard."""
+        silent = [[dataclasses.replace(row, examples=[]) for row in rows] for rows in self.rollouts]
+        return to_json(Due(silent, self.examples, self.updates))
+
+    @classmethod
+    def from_json(cls, text: str) -> Due:
+        return from_json(cls, text, "what is due")

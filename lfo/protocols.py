@@ -1,0 +1,197 @@
+"""The seams of the house: what an environment, an engine, an objective and a coupling must be able to do.
+
+Whoever adds one of them implements the protocol; nothing else in the core names it. `tests/toy.py` has an environment
+of thirty lines that goes through rollout, learning, evaluation and resume.
+
+A rollout is a Python generator, its `Script`: whenever it needs text from a model it yields prompts and is sent their
+completions, and `lfo.rollout.play` keeps the engine busy with the prompts of all of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from lfo.types import Action, Attempt, Call, Example, Outcome, Rollout, Sample, StopReason, Task, Turn
+
+if TYPE_CHECKING:
+    from lfo.envs.base import Tool
+    from lfo.learn.objectives import LossSum, PolicyTokens, Scores
+    from lfo.rollout.engine import Completion, Prompt
+    from lfo.rollout.play import Row
+
+
+Script = Generator["list[Prompt]", "list[Completion]", None]
+
+
+# --- worlds ----------------------------------------------------------------------------------
+
+
+class Environment(Protocol):
+    """A world to act in. Draws everything from the seeds it is given."""
+
+    system: str  # what a chat model is told at the beginning
+    tools: Mapping[str, Tool]
+    knowledge: Knowledge | None  # None: there is nothing to model
+
+    def tasks(self, split: str) -> list[Task]:
+        """The tasks of a split, in data order; a split that does not exist has none."""
+
+    def episode(self, task: Task, seed: int, responder: Responder | None = None) -> Episode:
+        """A new episode; same task and seed, same episode. responder: answers in the place of those who know."""
+
+
+class Episode(Protocol):
+    """One attempt at a task, used once."""
+
+    request: str  # what the agent reads first
+    turns: list[Turn]
+    stop: StopReason | None  # None while it goes on
+
+    def step(self, action: Action) -> str:
+        """Take an action; returns what the agent reads next, "" for nothing. Never raises on what an action says.
+
+        Raises:
+            RuntimeError: the episode is over.
+        """
+
+    def cut(self) -> None:
+        """End the episode because its token budget is used up."""
+
+    def outcome(self) -> Outcome:
+        """How it went, once it is over."""
+
+    def close(self) -> None:
+        """Give back what it holds. Called once, also when the episode is given up."""
+
+
+class Responder(Protocol):
+    """Answers in the place of an environment, as a world model does in dreams."""
+
+    def heard(self, replies: Sequence[str]) -> None:
+        """What was imagined as answers to the call that comes next."""
+
+
+class Knowledge(Protocol):
+    """What a world model of an environment is told, asked and taught."""
+
+    learned: Mapping[str, tuple[str, ...]]  # `world_model.predict` -> the tools whose answers are learned
+    hint: str  # how a chat model is told what would be answered, with a {reply} in it
+
+    def state(self, request: str, turns: Sequence[Turn], dropped: int = 0) -> str:
+        """What is known before a call, in words; the oldest `dropped` actions are left out."""
+
+    def intention(self, turns: Sequence[Turn]) -> Blank | None:
+        """The call whose blank the policy fills in to say what it means to do; None: now is not the moment."""
+
+    def question(self, turns: Sequence[Turn], filled: str) -> Call | None:
+        """The call whose answer is to be imagined, from what the policy filled in; None: there is none."""
+
+    def responder(self, task: Task, agreement: float) -> Responder:
+        """Who answers when a task is dreamt. agreement: share of the imagined replies that must say success."""
+
+    def is_dreamt(self, action: Action) -> bool:
+        """Whether it is the responder that answers this action in a dream."""
+
+    def meaning(self, reply: str) -> Hashable:
+        """What a reply says, without its wording."""
+
+    def anonymise(self, example: Example, rng: random.Random) -> tuple[str, list[Turn], Call]:
+        """Request, turns and call of an example with nothing left in them that only its own company has."""
+
+    def examine(self, ask: Callable[[Sequence[Question]], list[str]], split: str) -> dict[str, float]:
+        """How much of what is hidden in a split a world model can tell, which `ask` asks; metrics by name."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Blank:
+    """A call with a value that the policy is asked for: the text of `call` up to `value` is put into its mouth."""
+
+    call: Call
+    value: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Question:
+    """What a world model is asked: what would be answered to `call` after these turns?"""
+
+    request: str
+    turns: tuple[Turn, ...]
+    call: Call
+
+
+# --- models ----------------------------------------------------------------------------------
+
+
+class Engine(Protocol):
+    """Generates with several adapters of one base; "base" names the base without any."""
+
+    generated_tokens: int  # since construction, for tokens/s
+
+    def load(self, adapters: Mapping[str, Path]) -> None:
+        """Use these peft folders from now on; each version of an adapter has a folder of its own. Ends all sessions."""
+
+    def submit(self, prompt: Prompt) -> int:
+        """Ask for a continuation; returns a ticket. Raises UnknownAdapter."""
+
+    def ready(self) -> list[tuple[int, Completion]]:
+        """Work until at least one continuation is done; [] where nothing was asked for."""
+
+    def end_session(self, session: Hashable) -> None:
+        """Forget what was kept for a session."""
+
+    def sleep(self) -> None:
+        """Give accelerator memory to the learner; the next `load` or `submit` takes it back."""
+
+
+@dataclasses.dataclass(frozen=True)
+class AdapterLayout:
+    """Which LoRA adapters a run trains.
+
+    names: "policy", and "world_model" where it has an adapter of its own.
+    listener: the one that learns replies; None: there is no world model.
+    stacked: the policy acts through both adapters added.
+    """
+
+    names: tuple[str, ...]
+    listener: str | None
+    stacked: bool = False
+
+
+class Objective(Protocol):
+    """What the policy learns from outcomes."""
+
+    uses_values: bool
+
+    def assign(self, groups: Sequence[Sequence[Rollout]], values=None) -> list[Sample]:
+        """Per-token advantages (and returns) of the rollouts of some groups, in their order, scouts left out."""
+
+    def loss(self, scores: Scores, batch: PolicyTokens) -> LossSum:
+        """The loss over the action tokens of a micro-batch."""
+
+
+class Coupling(Protocol):
+    """How a world model, or whatever else was observed, reaches the policy."""
+
+    layout: AdapterLayout
+
+    def waves(self, task: Task, group: int, seed: int, size: int) -> list[list[Attempt]]:
+        """The attempts of a group; a wave begins when the one before it has ended."""
+
+    def before_turn(self, row: Row) -> Script:
+        """Before the policy acts: may ask models, set notes into the row's context, or end its episode."""
+
+    def before_step(self, row: Row, action: Action) -> Script:
+        """After the policy has said an action, before the environment takes it."""
+
+    def practice(self, step: int, tasks_seen: int) -> list[list[list[Attempt]]]:
+        """Groups (each in waves) to be played besides the sampled ones, for the policy alone."""
+
+    def responder(self, task: Task) -> Responder:
+        """Who answers in an attempt of `practice` that is dreamt."""
+
+    def views(self, rollout: Rollout, sample: Sample | None) -> list[Sample]:
+        """The contexts in which a rollout is learned from; sample: how the objective would, None: not at all."""

@@ -1,0 +1,260 @@
+"""A run is a folder; `RunFolder` is the one way to open it. Knows nothing about training.
+
+::
+
+    config.json  provenance.json  metrics.jsonl  examples.jsonl (replay buffer)
+    adapters/v00012/{policy,world_model}/   checkpoints/step-000010.pt
+
+Figures and tables read config, provenance and metrics, which is why this module loads torch only where checkpoints are
+read or written. Metrics are appended; whatever else is written is written whole, into a temporary file, which then
+takes the other's place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pickle
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from importlib.metadata import version
+from pathlib import Path
+
+from lfo.config import ConfigError, RunConfig, as_dict, read_config
+from lfo.types import Example, RecordError, read_jsonl, write_jsonl
+
+REPORTED_PACKAGES = ("torch", "transformers", "peft", "numpy")
+
+
+class CheckpointError(ValueError):
+    """A checkpoint does not belong to this run; the message names the difference and the remedy."""
+
+
+class RunError(ValueError):
+    """A run folder lacks what is asked of it; the message names the folder and the remedy."""
+
+
+class RunFolder:
+    """The files of one run.
+
+    Raises (by what reads a file that is not there): RunError.
+    """
+
+    def __init__(self, path: str | Path):
+        self.path = Path(path)
+
+    # --- what it is ---------------------------------------------------------------------------
+
+    def begin(self, config: RunConfig, **facts) -> None:
+        """Write config and provenance; `facts` are added to the latter."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        _write(self.path / "config.json", json.dumps(as_dict(config), indent=2) + "\n")
+        _write(self.path / "provenance.json", json.dumps(provenance(config) | facts, indent=2) + "\n")
+
+    @property
+    def config(self) -> RunConfig:
+        """Also of runs of earlier versions, whose settings had other names."""
+        return read_config(self._file("config.json"))
+
+    @property
+    def provenance(self) -> dict:
+        return json.loads(self._file("provenance.json").read_text(encoding="utf-8"))
+
+    def _file(self, name: str) -> Path:
+        if not (self.path / name).is_file():
+            raise RunError(f"{self.path} is no run folder ({name} is missing); train there first.")
+        return self.path / name
+
+    # --- metrics ------------------------------------------------------------------------------
+
+    def metrics(self) -> list[dict]:
+        """All rows of metrics.jsonl, in order; a last line that is just being written is left out."""
+        rows = []
+        for line in self._file("metrics.jsonl").read_text(encoding="utf-8").splitlines():
+            with contextlib.suppress(ValueError):
+                rows.append(json.loads(line))
+        return rows
+
+    def newest(self, kind: str = "") -> dict:
+        """The newest row of metrics (of a kind); {} where there is none yet."""
+        rows = self.metrics() if (self.path / "metrics.jsonl").exists() else []
+        return next((row for row in reversed(rows) if kind in ("", row["kind"])), {})
+
+    def log(self, rows: Iterable[Mapping]) -> None:
+        with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as f:
+            f.writelines(json.dumps(row) + "\n" for row in rows)
+
+    def keep_metrics(self, count: int) -> None:
+        """Drop all but the first `count` rows: what was logged after a checkpoint will be logged again."""
+        path = self.path / "metrics.jsonl"
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)[:count] if path.exists() else []
+        _write(path, "".join(lines))
+
+    def count_metrics(self) -> int:
+        path = self.path / "metrics.jsonl"
+        return len(path.read_text(encoding="utf-8").splitlines()) if path.exists() else 0
+
+    # --- adapters -----------------------------------------------------------------------------
+
+    def version(self, number: int) -> Path:
+        """The folder of a version of the adapters."""
+        return self.path / "adapters" / f"v{number:05d}"
+
+    def drop_versions(self, after: int) -> None:
+        """Remove the adapters of a run that was killed after its checkpoint."""
+        for folder in (self.path / "adapters").glob("v*"):
+            if folder.name > self.version(after).name:
+                shutil.rmtree(folder)
+
+    def adapters(self) -> dict[str, Path]:
+        """The newest published adapters, by name.
+
+        Raises:
+            RunError: the run has published none.
+        """
+        versions = sorted(p for p in (self.path / "adapters").glob("v*") if p.is_dir() and p.suffix != ".tmp")
+        if not versions:
+            raise RunError(f"{self.path} holds no adapters; train there first: `lfo train --run {self.path}`.")
+        return {p.name: p for p in sorted(versions[-1].iterdir()) if p.is_dir()}
+
+    def measured(self, file: str) -> bool:
+        """Whether a measurement lies here and the run was not trained again since: no adapters are newer."""
+        path = self.path / file
+        adapters = self.path.glob("adapters/v*/*/adapter_model.safetensors")
+        return path.exists() and all(adapter.stat().st_mtime <= path.stat().st_mtime for adapter in adapters)
+
+    # --- progress -----------------------------------------------------------------------------
+
+    @property
+    def checkpoints(self) -> list[Path]:
+        """Oldest first."""
+        return sorted((self.path / "checkpoints").glob("step-*.pt"))
+
+    def tasks_done(self) -> int:
+        """Sampled tasks that need not be repeated: metrics without a checkpoint, as a clone has, are no start."""
+        return self.newest().get("tasks", 0) if self.checkpoints else 0
+
+    def finished(self, config: RunConfig) -> bool:
+        """Whether this very config was trained and evaluated to the end here, and its adapters are still there.
+
+        Settings that are gone count as what they always are now, and another `distributed` is the same run. What a
+        clone brings along are metrics without adapters: such a run is trained again.
+        """
+        if not (self.path / "config.json").exists() or not any(self.path.glob("adapters/v*")):
+            return False
+        try:
+            theirs, mine = as_dict(self.config), as_dict(config)
+        except ConfigError:
+            return False
+        last = self.newest()
+        same = theirs | {"distributed": {}} == mine | {"distributed": {}}
+        return same and last.get("kind") == "seconds" and last["tasks"] >= config.task_budget
+
+    # --- checkpoints --------------------------------------------------------------------------
+
+    def save(self, step: int, config: RunConfig, state: Mapping, examples: Iterable[Example]) -> Path:
+        """Write a checkpoint and keep the last two; config and state of metrics and replay buffer go with it."""
+        import torch
+
+        path = self.path / "checkpoints" / f"step-{step:06d}.pt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        count = write_jsonl(self.path / "examples.jsonl", examples)
+        whole = {"config": json.dumps(as_dict(config)), "examples": count, "metrics": self.count_metrics(), **state}
+        temporary = path.with_suffix(".tmp")
+        torch.save(whole, temporary)
+        temporary.replace(path)
+        for old in self.checkpoints[:-2]:
+            old.unlink()
+        return path
+
+    def load(self, config: RunConfig) -> tuple[dict, list[Example]] | None:
+        """State and replay buffer of the newest checkpoint that can be read; None where there is none at all.
+
+        A checkpoint that cannot be read is named on standard error, and the one before it is taken.
+
+        Raises:
+            CheckpointError: the folder belongs to a run with another config, or no checkpoint can be read.
+        """
+        for path in reversed(self.checkpoints):
+            state = _read_checkpoint(path)
+            if state is None:
+                print(f"{path} cannot be read, it is damaged or of another version: passed over.", file=sys.stderr)
+                continue
+            self._require_same(path, config, json.loads(state["config"]))
+            return state, self._examples(state["examples"])
+        if self.checkpoints:
+            raise CheckpointError(f"no checkpoint of {self.path} can be read; start again in a new run folder.")
+        return None
+
+    def _require_same(self, path: Path, config: RunConfig, theirs: dict) -> None:
+        mine = as_dict(config)
+        mine["distributed"] = theirs["distributed"] = {}  # another layout, the same run
+        for data in (mine, theirs):
+            if data["rollout"]["engine"] not in ("torch", "vllm"):
+                data["rollout"]["engine"] = "servers"  # where they run may change
+        if differing := differences(mine, theirs):
+            raise CheckpointError(
+                f"{path} was written with another config ({', '.join(differing)} differ);"
+                " resume with the old config or choose a new run folder."
+            )
+
+    def _examples(self, count: int) -> list[Example]:
+        path = self.path / "examples.jsonl"
+        try:
+            examples = read_jsonl(path, Example)[:count] if path.exists() else []
+        except RecordError as error:
+            raise CheckpointError(f"{error} Start again in a new run folder.") from None
+        if len(examples) < count:
+            raise CheckpointError(
+                f"{path} lacks examples that the checkpoint counts on; start again in a new run folder."
+            )
+        return examples
+
+
+def _read_checkpoint(path: Path) -> dict | None:
+    import torch
+
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        return state if isinstance(json.loads(state["config"]), dict) and "examples" in state else None
+    except (RuntimeError, pickle.UnpicklingError, EOFError, KeyError, TypeError, ValueError, OSError):
+        return None
+
+
+def differences(mine: dict, theirs: dict, prefix: str = "") -> list[str]:
+    """Dotted names of the settings that differ."""
+    out = []
+    for key in sorted(set(mine) | set(theirs)):
+        a, b = mine.get(key), theirs.get(key)
+        if isinstance(a, dict) and isinstance(b, dict):
+            out += differences(a, b, f"{prefix}{key}.")
+        elif a != b:
+            out.append(f"{prefix}{key}")
+    return out
+
+
+def provenance(config: RunConfig | None = None) -> dict:
+    """What a figure or table needs to be traced: commit, packages, machine, config and seeds."""
+    import torch
+
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    facts = {
+        "commit": commit.stdout.strip() or "unknown",
+        "python": platform.python_version(),
+        "packages": {name: version(name) for name in REPORTED_PACKAGES},
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, {torch.get_num_threads()} torch threads",
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+    }
+    if config:
+        facts |= {"seed": config.seed, "world_seed": config.env.world_seed, "config": as_dict(config)}
+    return facts
+
+
+def _write(path: Path, text: str) -> None:
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)

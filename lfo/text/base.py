@@ -1,0 +1,119 @@
+"""The frozen base model: the one place that loads it and its tokenizer, for sampler and learner alike.
+
+A base is a folder that transformers can read, a single ``.gguf`` file (de-quantised when it is read: the
+weights are then those of the file, rounded as it rounds them), or a name on the model hub.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import cached_file, is_gguf_available, logging
+
+from lfo.config import ConfigError
+
+logging.disable_progress_bar()  # a bar for a model of a few MB is noise in every notebook
+# peft 0.21 asks every model for a property that transformers 5.23 renamed: nothing a user could mend.
+warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
+# It also looks for the config beside a .gguf file when an adapter is saved; the vocabulary is never modified.
+warnings.filterwarnings("ignore", "Could not find a config file in .* will assume that the vocabulary", UserWarning)
+
+PROBE = (512, 192, 512)  # rows, inputs and outputs of the matrix product that is timed: about a layer of a small base
+CLEARLY = 0.8  # share of fp32's time that bf16 may take at most, to be worth its rounding
+
+HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")  # organisation/model
+
+
+def require_base(path: str | Path) -> Path:
+    """The base's folder, .gguf file or hub name, if there is a model.
+
+    Raises:
+        FileNotFoundError: there is none; the message says how to get one.
+        ConfigError: a .gguf file is named and the package that reads it is missing.
+    """
+    path = Path(path)
+    if path.suffix == ".gguf" and path.is_file():
+        if not is_gguf_available():
+            raise ConfigError(f"to read '{path}', install the package gguf: pip install -e '.[cpu,gguf]'.")
+        return path
+    if (path / "config.json").exists() or _on_the_hub(path):
+        return path
+    raise FileNotFoundError(
+        f"no base model in '{path}'; make the embedded one with `make base`, or set model.base to a model folder, a "
+        ".gguf file or a name on the model hub (paths are relative to the working directory: start from the "
+        "repository root; a hub needs a network, or HF_HOME with an earlier download)."
+    )
+
+
+def _on_the_hub(path: Path) -> bool:
+    """Whether this is a hub name, not a local path, and its config is in the cache or can be fetched."""
+    name = path.as_posix()
+    if not HUB_NAME.fullmatch(name) or path.parent.exists():
+        return False
+    try:
+        return cached_file(name, "config.json") is not None
+    except OSError:
+        return False
+
+
+def source(path: str | Path) -> dict[str, str]:
+    """What the `from_pretrained` methods of transformers take for this base."""
+    path = require_base(path)
+    if path.suffix == ".gguf":
+        return {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
+    return {"pretrained_model_name_or_path": str(path)}
+
+
+def load_base(
+    path: str | Path, device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32, stay: bool = False
+) -> PreTrainedModel:
+    """The base, in fp32 if nothing is said. On CPU with eager attention, for those that call it as it is.
+
+    `stay`: for `device`, but still in main memory, so that it can be sharded before it gets there.
+    """
+    attention = {"attn_implementation": "eager"} if torch.device(device).type == "cpu" else {}
+    model = AutoModelForCausalLM.from_pretrained(**source(path), dtype=dtype, **attention)
+    return model if stay else model.to(device)
+
+
+def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
+    return AutoTokenizer.from_pretrained(**source(path), local_files_only=Path(path).exists())
+
+
+def bf16_pays(device: str | torch.device = "cpu") -> bool:
+    """Whether training under bf16 autocast is clearly faster than in fp32 on this device.
+
+    A GPU says so itself. A CPU is timed: flags do not tell, since libraries emulate what a processor lacks. Without
+    bf16 instructions a product takes 2 (AVX-512) to 40 times (AVX2) as long as in fp32, with them half or less, so
+    that noise cannot turn the answer. Takes a tenth of a second, a second where bf16 is very slow.
+    """
+    device = torch.device(device)
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    rows, inputs, outputs = PROBE
+    weight, x = torch.randn(outputs, inputs, device=device), torch.randn(rows, inputs, device=device)
+    x.requires_grad_()
+
+    def learn(bf16: bool) -> None:
+        with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
+            y = torch.nn.functional.linear(x, weight)
+        y.float().sum().backward()
+
+    return fastest(lambda: learn(True)) <= CLEARLY * fastest(lambda: learn(False))
+
+
+def fastest(work: Callable[[], None], rounds: int = 3) -> float:
+    """Seconds of the fastest of some rounds, after one that warms up."""
+    work()
+    seconds = []
+    for _ in range(rounds):
+        began = time.perf_counter()
+        work()
+        seconds.append(time.perf_counter() - began)
+    return min(seconds)

@@ -1,0 +1,133 @@
+"""The `chat` dialect: the model's own chat template with JSON tool schemas, for Qwen3 and others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jinja2 import TemplateError
+from transformers import PreTrainedTokenizerBase
+
+from lfo.envs.base import ARGS_TAG, from_chat, written
+from lfo.protocols import Blank, Environment, Question
+from lfo.text.codec import Codec, TokenizerError
+from lfo.types import Call
+
+QUESTION = "{state}\n<|action|>{action}<|/action|>\nWhat is answered?"
+_SAID, _TOLD = "@@said@@", "@@told@@"  # stand for what an assistant and a tool say while the template is taken apart
+
+
+class ChatCodec(Codec):
+    """A system message with the tools, the request, then assistant and tool messages.
+
+    Nothing of a template is written here: the text around a message is what appears when the template
+    renders a conversation with that message in it. The prompt is rendered once, every observation once,
+    and nothing that stands in a trajectory is ever rendered or tokenised again. So a trajectory is the
+    template's rendering of the whole conversation, but for one thing: templates such as Qwen3's take
+    the (empty) thinking block of an earlier message out again, and what was sampled stays here.
+
+    The world model is asked in a user message, without tools and without thinking, and answers in
+    the assistant's.
+
+    Raises (on construction):
+        TokenizerError: the template shows the model no tools, or cannot be taken apart.
+    """
+
+    in_passing = False
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, env: Environment):
+        self.tokenizer, self.env = tokenizer, env
+        self._schemas = [tool.schema() for tool in env.tools.values()]
+        start = self._render(self._conversation("."))
+        if lacking := [tool for tool in env.tools if tool not in start]:
+            raise TokenizerError(
+                f"the chat template does not show the model its tools ({', '.join(lacking)} are missing);"
+                " name a template file that does in model.dialect, e.g. configs/chatml_tools.jinja."
+            )
+        self._opened = self._render(self._conversation("."), opened=True)
+        self._opener = self.encode(_without(self._opened, start))
+        self.end_id = self.encode(_after(self._render(self._conversation(".", said=_SAID)), _SAID))[0]
+        if self.end_id not in tokenizer.added_tokens_decoder:
+            raise TokenizerError("the chat template does not end a message of the assistant with a token of its own.")
+        self.reply_end_id = self.end_id
+        self.pad_id = self.end_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
+        _without(self._render(self._conversation(".", said=_SAID, told=_TOLD)), start)
+        self._note = self._around_a_note() if env.knowledge else None
+        if env.knowledge:  # a template that cannot begin a call is refused here, not in the middle of a run
+            self.beginning(Blank(Call(next(iter(env.tools)), {"argument": _SAID}), _SAID))
+
+    def _around_a_note(self) -> list[list[int]]:
+        """What stands before and after a note: it is a user message of its own."""
+        answered = self._conversation(".", said=_SAID, told=_TOLD)
+        hint = {"role": "user", "content": self.env.knowledge.hint.format(reply=_SAID)}
+        hinted = _without(_after(self._render([*answered, hint]), _TOLD), _after(self._render(answered), _TOLD))
+        return [self.encode(part) for part in hinted.split(_SAID)]
+
+    def _conversation(self, request: str, said: str | None = None, told: str | None = None) -> list[dict]:
+        """The first messages, up to the assistant's first (`said`) or the first answer of a tool (`told`)."""
+        messages = [{"role": "system", "content": self.env.system}, {"role": "user", "content": request}]
+        if said is not None:
+            messages.append({"role": "assistant", "content": said})
+        if told is not None:
+            messages.append({"role": "tool", "content": told})
+        return messages
+
+    def _render(self, messages: list[dict], opened: bool = False, tools: bool = True) -> str:
+        """The template's text; `opened`: with the header of the assistant's next message."""
+        try:
+            return self.tokenizer.apply_chat_template(
+                messages,
+                tools=self._schemas if tools else None,
+                tokenize=False,
+                add_generation_prompt=opened,
+                enable_thinking=False,
+            )
+        except (TemplateError, TypeError, ValueError) as error:
+            raise TokenizerError(f"the chat template fails on a conversation with tools ({error}).") from None
+
+    def prompt(self, request: str) -> list[int]:
+        return self.encode(self._render(self._conversation(request)))
+
+    @property
+    def opener(self) -> list[int]:
+        """The header of the assistant's message, and an empty thinking block."""
+        return list(self._opener)
+
+    def observation(self, text: str) -> list[int]:
+        """What follows the assistant's closing token: the tool's message."""
+        rest = _after(self._render(self._conversation(".", said=_SAID, told=text)), _SAID)
+        return self.encode(_without(rest, self.decode([self.end_id])))
+
+    def note(self, reply: Sequence[int]) -> list[int]:
+        before, after = self._note
+        return [*before, *(i for i in reply if i != self.reply_end_id), *after]
+
+    def action_text(self, ids: Sequence[int]) -> str:
+        """The message's first tool call in the form of `parse_action`; cut off before a call it is malformed."""
+        ids = list(ids)
+        closed = bool(ids) and ids[-1] == self.end_id
+        message = self.decode(ids[:-1] if closed else ids)
+        return from_chat(message) or ("" if closed else ARGS_TAG + message)
+
+    def beginning(self, blank: Blank) -> list[int]:
+        function = {"name": blank.call.tool, "arguments": blank.call.arguments}
+        message = {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": function}]}
+        calling = self._render([*self._conversation("."), message])
+        return [*self.opener, *self.encode(_without(calling.partition(blank.value)[0], self._opened))]
+
+    def question(self, asked: Question) -> list[int]:
+        content = QUESTION.format(state=self.state(asked), action=written(asked.call))
+        return self.encode(self._render([{"role": "user", "content": content}], opened=True, tools=False))
+
+
+def _after(text: str, mark: str) -> str:
+    """What follows `mark` in a rendering."""
+    if mark not in text:
+        raise TokenizerError("the chat template leaves out what an assistant or a tool says.")
+    return text.partition(mark)[2]
+
+
+def _without(text: str, beginning: str) -> str:
+    """A rendering without what it begins with."""
+    if not text.startswith(beginning):
+        raise TokenizerError("the chat template changes the beginning of a conversation when the conversation goes on.")
+    return text.removeprefix(beginning)

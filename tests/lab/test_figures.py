@@ -1,0 +1,612 @@
+"""figures: tables worked out by hand from run folders written by hand; what every result file has beside it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import pandas as pd
+import pytest
+
+from lfo.lab import figures, reading, report, tables, transfer_tables, verdicts
+from lfo.proportions import wilson
+from lfo.runs import RunError, RunFolder
+from lfo.text import base
+
+# Success on (validation, test) at 0, 40 and 80 tasks; 20 episodes each, half of them on level 1.
+CURVES = {
+    ("dual", 0): [(0.0, 0.1), (0.5, 0.3), (0.9, 0.7)],
+    ("dual", 1): [(0.1, 0.1), (0.4, 0.5), (0.6, 0.8)],
+    ("dual", 2): [(0.0, 0.0), (0.7, 0.2), (0.8, 0.4)],
+    ("plain", 0): [(0.1, 0.0), (0.1, 0.2), (0.5, 0.2)],
+    ("plain", 1): [(0.0, 0.0), (0.2, 0.2), (0.4, 0.3)],
+}
+
+
+def success_rows(tasks: int, split: str, share: float) -> list[dict]:
+    """Both levels and all of them; level 1 does twice as well as level 2 (as far as 20 episodes allow)."""
+    hits = round(20 * share)
+    level_1 = min(10, (2 * hits + 2) // 3)
+    counts = {0: (hits, 20), 1: (level_1, 10), 2: (hits - level_1, 10)}
+    where = {"kind": "success", "tasks": tasks, "step": tasks // 8, "split": split}
+    return [
+        {**where, "level": level, "success": h / n, "low": 0, "high": 1, "n": n} for level, (h, n) in counts.items()
+    ]
+
+
+def step_row(step: int, world_model: bool) -> dict:
+    row = {"kind": "step", "step": step, "tasks": 8 * step, "groups_kept": 3, "groups_sampled": 6}
+    row |= {"sampled_tokens": 100 + step, "trained_tokens": 300 if world_model else 100}
+    row |= {"policy/neg_logprob": 0.5, "policy/grad_norm": 1.0 / step, "seconds": {"rollout": 2.0, "joint": 0.5}}
+    if world_model:
+        row |= {"world_model/accuracy": 0.5, "replay/world_model/accuracy": 0.6, "replay/world_model/grad_norm": 0.3}
+        row["seconds"] = {"rollout": 3.0, "joint": 0.5, "replay": 1.5}
+    return row
+
+
+def write_run(folder: Path, seed: int, rows: list[dict]) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps({"seed": seed, "name": folder.name}))
+    facts = {"commit": "abc1234", "packages": {"torch": "2"}, "machine": "x", "seed": seed}
+    (folder / "provenance.json").write_text(json.dumps(facts))
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def rows_of(arm: str, seed: int, splits=("validation", "test")) -> list[dict]:
+    """Everything that a run logs, evaluations between the steps."""
+    rows = []
+    for i, shares in enumerate(CURVES[arm, seed]):
+        tasks = 40 * i
+        for split, share in zip(("validation", "test"), shares, strict=True):
+            if split not in splits:
+                continue
+            rows += success_rows(tasks, split, share)
+            if arm == "dual":
+                rows.append({"kind": "rules", "tasks": tasks, "split": split, "rule_accuracy": 0.3 * i, "n": 9})
+                rows += [
+                    {"kind": "reply", "tasks": tasks, "split": split, "category": "auth_failed", "accuracy": a, "n": n}
+                    for a, n in [(0.25 * i, 8 * (seed + 1))]
+                ]
+        rows.append({"kind": "seconds", "tasks": tasks, "seconds": {"evaluate": 4.0}})
+        rows += [step_row(5 * i + j, arm == "dual") for j in range(1, 6)] * (i < 2)
+    return rows
+
+
+@pytest.fixture
+def runs(tmp_path) -> dict[str, list[Path]]:
+    found: dict[str, list[Path]] = {}
+    for arm, seed in CURVES:
+        found.setdefault(arm, []).append(write_run(tmp_path / f"{arm}-{seed}", seed, rows_of(arm, seed)))
+    return found
+
+
+@pytest.fixture(autouse=True)
+def no_figure_stays_open():
+    yield
+    plt.close("all")
+
+
+# --- reading ---------------------------------------------------------------------------------
+
+
+def test_rows_know_their_arm_and_seed(runs):
+    data = reading.frame(runs, "success")
+    assert len(data) == 5 * 3 * 2 * 3
+    assert set(zip(data["arm"], data["seed"], strict=True)) == set(CURVES)
+    assert len(reading.frame({"plain": runs["plain"]}, "rules")) == 0
+    assert "seconds.rollout" in reading.frame(runs, "step")  # nested entries become columns
+
+
+def test_a_run_that_was_not_started_is_named(tmp_path):
+    with pytest.raises(RunError, match=rf"{tmp_path}/run is no run folder \(metrics.jsonl is missing\); train there"):
+        reading.frame({"a": [tmp_path / "run"]}, "success")
+
+
+def test_a_line_that_is_just_being_written_is_left_out(runs):
+    path = runs["dual"][0] / "metrics.jsonl"
+    known = reading.frame(runs, "success")
+    path.write_text(path.read_text() + '{"kind": "success", "ta')
+    assert reading.frame(runs, "success").equals(known)
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        figures.learning_curves,
+        figures.training_signals,
+        tables.threshold_table,
+        tables.summary_table,
+        tables.final_table,
+    ],
+)
+def test_a_run_that_has_only_begun_is_named(tmp_path, draw):
+    folder = write_run(tmp_path / "fresh", 0, [])
+    with pytest.raises(RunError, match=r"there are no '(success|step)' rows yet in .*fresh; let the run go on"):
+        draw({"a": [folder]})
+
+
+def test_parts_of_a_table_say_what_they_are(runs):
+    data = reading.frame(runs, "success").assign(held_out_phrasing=False)
+    named, part = next(reading.parts(data, "arm", "split", "held_out_phrasing", None))
+    assert named == {"arm": "dual", "companies": reading.SPLIT_NAMES["validation"], "phrasings": "known"}
+    assert len(part) == 3 * 3 * 3 and set(part["arm"]) == {"dual"}
+
+
+def test_a_measurement_is_read_as_it_was_written(tmp_path):
+    run = RunFolder(tmp_path)
+    table = reading.write_measurement(run, "x.csv", [{"name": "", "n": 1}, {"name": "b", "n": 2}])
+    assert table["name"].tolist() == ["", "b"] and [p.name for p in tmp_path.iterdir()] == ["x.csv"]
+
+
+# --- tables ----------------------------------------------------------------------------------
+
+
+def test_threshold_table_by_hand(runs):
+    """dual, validation, 50%: 40, 80, 40 tasks; 70%: 80, never, 40; 90%: 80, never, never - its median is never."""
+    table = tables.threshold_table(runs).set_index(["arm", "split"])
+    expected = {
+        ("dual", "validation"): (3, "40", "80", "> 80"),
+        ("dual", "test"): (3, "80", "80", "> 80"),
+        ("plain", "validation"): (2, "> 80", "> 80", "> 80"),  # 80 and never: half of two seeds is no majority
+        ("plain", "test"): (2, "> 80", "> 80", "> 80"),
+    }
+    assert {key: tuple(row) for key, row in zip(table.index, table.to_numpy().tolist(), strict=True)} == expected
+    assert list(table.columns) == ["seeds", "tasks to 50%", "tasks to 70%", "tasks to 90%"]
+
+
+def test_summary_by_hand(runs, tmp_path, monkeypatch):
+    """dual on validation: 50% after 40, 80, 40 tasks; 70% after 80, never, 40; 50, 60, 80% ... at 80 tasks."""
+    monkeypatch.chdir(tmp_path)
+    table = tables.summary_table(runs)
+    assert list(table.columns) == ["arm", "metric", "split", "median", "low", "high", "seeds", "source"]
+    rows = table.set_index(["arm", "metric", "split"])
+    shown = ["median", "low", "high", "seeds"]
+    assert rows.loc[("dual", "tasks_to_50", "validation"), shown].tolist() == ["40", "40", "80", 3]
+    assert rows.loc[("dual", "tasks_to_70", "validation"), shown].tolist() == ["80", "40", ">80", 3]
+    assert rows.loc[("plain", "tasks_to_90", "test"), shown].tolist() == [">80", ">80", ">80", 2]
+    assert rows.loc[("dual", "success_at_80", "validation"), shown].tolist() == ["0.8", "0.6", "0.9", 3]
+    assert rows.loc[("dual", "rule_accuracy_at_80", "test"), shown].tolist() == ["0.6", "0.6", "0.6", 3]
+    assert ("plain", "rule_accuracy_at_80", "validation") not in rows.index
+    # dual on validation after 80 tasks: 12 + 6, 8 + 4 and 10 + 6 of 10 + 10 by level (level 1 twice as good)
+    assert float(rows.loc[("dual", "iqm_success_at_80", "validation"), "median"]) == pytest.approx(0.8)
+    assert len(table) == len(rows.index.unique()) == 2 * (3 + 3) + 2 * (3 + 2)
+    source = rows.loc[("plain", "success_at_80", "test"), "source"]
+    assert source == "plain-0/metrics.jsonl;plain-1/metrics.jsonl" and all(map(os.path.exists, source.split(";")))
+
+
+def test_success_between_two_evaluations_lies_on_the_line(runs):
+    """`plain` ends at 80, a run of `dual` at 60: plain's seeds have 0.1, 0.5 and 0.2, 0.4 around it, halfway."""
+    path = runs["dual"][0] / "metrics.jsonl"
+    path.write_text(path.read_text().replace('"tasks": 80', '"tasks": 60'))
+    rows = tables.summary_table(runs).query("split == 'validation'").set_index(["arm", "metric"])
+    assert rows.loc[("plain", "success_at_60"), ["median", "low", "high"]].tolist() == ["0.3", "0.3", "0.3"]
+    assert rows.loc[("plain", "success_at_80"), "median"] == "0.45"
+
+
+def test_summary_says_how_many_times_fewer(runs):
+    """dual needs 80, never, 40 tasks to 70%, plain never arrives within 80: at least as few."""
+    rows = tables.summary_table(runs, "plain").query("metric == 'times_fewer_to_70'").set_index(["arm", "split"])
+    assert list(rows.index) == [("dual", "validation"), ("dual", "test")]
+    assert rows.loc[("dual", "validation"), ["median", "high", "seeds"]].tolist() == [">=1", "inf", 2]
+    headline = tables.headline_table(runs, "plain").set_index("arm")
+    assert headline.loc["dual", "times fewer, known"].startswith(">=1 [") and headline.loc["plain"].iloc[2] == ""
+    assert list(headline.columns)[1:4] == ["tasks to 70%, known", "times fewer, known", "success after 80 tasks, known"]
+
+
+def test_summary_holds_what_was_measured_elsewhere(runs, transferred):
+    """transfer: 0.75 and 1 on validation; pass^2: 0.5 and 1; nothing of arms that were not measured."""
+    for measured, folder in zip(transferred["arm"], runs["plain"], strict=True):
+        (folder / "transfer.csv").write_bytes((measured / "transfer.csv").read_bytes())
+    rows = tables.summary_table(runs).set_index(["arm", "metric", "split"])["median"]
+    assert (rows["plain", "transfer", "validation"], rows["plain", "pass^2", "validation"]) == ("0.875", "0.75")
+    assert rows["plain", "transfer_held_out", "test"] == "0.25" and ("dual", "transfer", "test") not in rows
+
+
+def test_headline_by_hand(runs):
+    """A row per arm, at the smallest budget; a single seed has no interval."""
+    table = tables.headline_table({"plain": runs["plain"], "dual": runs["dual"], "one": runs["dual"][:1]})
+    assert list(table.columns) == [
+        "arm",
+        "seeds",
+        "tasks to 70%, known",
+        "success after 80 tasks, known",
+        "tasks to 70%, new",
+        "success after 80 tasks, new",
+    ]
+    known = table.set_index("arm").iloc[:, :3].to_numpy().tolist()
+    assert known[1] == [3, "80 [40, >80]", "0.8 [0.6, 0.9]"]
+    assert known[2] == [1, "80", "0.9"]
+
+
+def test_headline_numbers_have_two_decimals():
+    assert tables._shorter(">=6.667 [5, 0.2006]") == ">=6.67 [5, 0.2]" and tables._shorter(">800") == ">800"
+
+
+def test_arms_are_read_at_the_budget_of_the_shorter_one(runs):
+    """A run of `plain` was stopped after 40 tasks: `dual` is read there too, `plain` not at 80."""
+    path = runs["plain"][1] / "metrics.jsonl"
+    path.write_text("".join(line + "\n" for line in path.read_text().splitlines() if '"tasks": 80' not in line))
+    rows = tables.summary_table(runs).query("split == 'validation'").set_index(["arm", "metric"])["median"]
+    assert rows["dual", "success_at_40"] == "0.5" and rows["dual", "success_at_80"] == "0.8"
+    assert rows["plain", "success_at_40"] == "0.15" and ("plain", "success_at_80") not in rows
+    assert rows["plain", "tasks_to_70"] == ">80"
+
+
+def test_one_seed_has_a_median_and_no_interval(runs, tmp_path):
+    path = report.save_table(tables.summary_table({"one": runs["dual"][:1]}), tmp_path / "summary", runs)
+    first = path.read_text().splitlines()[1]
+    assert first.startswith("one,tasks_to_50,validation,40,,,1,")
+
+
+def test_final_table_pools_the_seeds(runs):
+    """dual on validation at 80 tasks: 18 + 12 + 16 of 60 episodes."""
+    table = tables.final_table(runs).set_index(["arm", "split", "level"])
+    row = table.loc[("dual", "validation", "all")]
+    assert (row["success"], row["episodes"], row["seeds"]) == (46 / 60, 60, 3)
+    assert (row["low"], row["high"]) == pytest.approx(wilson(46, 60))
+    assert table.loc[("plain", "test", "all"), "success"] == pytest.approx(10 / 40)
+    level_1, level_2 = (table.loc[("dual", "validation", level)] for level in (1, 2))
+    assert (level_1["success"] + level_2["success"]) / 2 == pytest.approx(46 / 60)
+    assert (level_1["episodes"], level_2["episodes"]) == (30, 30)
+
+
+def test_each_run_counts_with_its_own_last_evaluation(runs):
+    """Seed 2 was stopped after 40 tasks: 18 + 12 + 14 of 60."""
+    path = runs["dual"][2] / "metrics.jsonl"
+    rows = [r for r in map(json.loads, path.read_text().splitlines()) if r["tasks"] < 80]
+    path.write_text("".join(json.dumps(r) + "\n" for r in rows))
+    table = tables.final_table(runs).set_index(["arm", "split", "level"])
+    assert table.loc[("dual", "validation", "all"), "success"] == pytest.approx(44 / 60)
+
+
+def test_reply_table_weighs_by_replies(runs):
+    """At 80 tasks every run has 50%, of 8, 16 and 24 replies."""
+    table = tables.reply_table(runs).set_index(["arm", "split", "category"])
+    assert table.loc[("dual", "validation", "auth_failed")].to_dict() == {"n": 48, "accuracy": 0.5}
+    path = runs["dual"][2] / "metrics.jsonl"
+    path.write_text(path.read_text().replace('"accuracy": 0.5, "n": 24', '"accuracy": 1.0, "n": 24'))
+    table = tables.reply_table(runs).set_index(["arm", "split", "category"])
+    assert table.loc[("dual", "validation", "auth_failed"), "accuracy"] == pytest.approx((4 + 8 + 24) / 48)
+
+
+def test_sweep_table_puts_the_best_first(runs):
+    table = tables.sweep_table([*runs["plain"], *runs["dual"]])
+    assert list(table["run"]) == ["dual-2", "dual-0", "dual-1", "plain-0", "plain-1"]
+    best = table.iloc[0]
+    assert best["mean success"] == pytest.approx(0.5)
+    assert (best["best"], best["last"], best["tasks to 70%"]) == (0.8, 0.8, 40)
+    assert tables.sweep_table(runs["dual"], "test").iloc[0]["run"] == "dual-1"
+
+
+def test_what_arms_cost_by_hand(runs):
+    """Ten steps of 8 tasks: 100 or 300 trained tokens each; 101 to 110 sampled ones."""
+    plain, dual = tables.compute_table({"plain": runs["plain"], "dual": runs["dual"]}).to_dict("records")
+    assert (plain["seeds"], plain["tasks"], dual["seeds"]) == (2, 80, 3)
+    assert (plain["trained tokens per task"], dual["trained tokens per task"]) == (1000 / 80, 3000 / 80)
+    assert plain["sampled tokens per task"] == dual["sampled tokens per task"] == 1055 / 80
+    assert (plain["trained tokens, multiple"], dual["trained tokens, multiple"]) == (1.0, 3.0)
+    assert dual["sampled tokens, multiple"] == 1.0
+    assert (plain["dreamt tasks"], dual["dreamt tasks"]) == (0, 0)
+
+
+def test_dreamt_tasks_are_reported_beside_the_real_ones(runs):
+    """Four groups were dreamt in every other of ten steps; the plain arm's steps do not speak of dreams."""
+    for folder in runs["dual"]:
+        path = folder / "metrics.jsonl"
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        for row in (r for r in rows if r["kind"] == "step" and r["step"] % 2):
+            row["dreamt_groups"] = 4
+        path.write_text("".join(json.dumps(r) + "\n" for r in rows))
+    plain, dual = tables.compute_table({"plain": runs["plain"], "dual": runs["dual"]}).to_dict("records")
+    assert (plain["tasks"], plain["dreamt tasks"], dual["tasks"], dual["dreamt tasks"]) == (80, 0, 80, 20)
+
+
+def test_arms_are_not_compared_with_a_first_one_that_trained_on_nothing(runs):
+    path = runs["plain"][0] / "metrics.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    path.write_text(
+        "".join(json.dumps(r | ({"trained_tokens": 0} if r["kind"] == "step" else {})) + "\n" for r in rows)
+    )
+    plain, dual = tables.compute_table({"plain": [path.parent], "dual": runs["dual"]}).to_dict("records")
+    assert math.isnan(plain["trained tokens, multiple"]) and math.isnan(dual["trained tokens, multiple"])
+
+
+def test_runs_without_token_counts_have_no_costs(runs, tmp_path):
+    path = runs["dual"][2] / "metrics.jsonl"
+    path.write_text(path.read_text().replace("trained_tokens", "something_else"))
+    with pytest.raises(RunError, match="trained before tokens were counted; train it again"):
+        tables.compute_table(runs)
+    assert "compute.csv" not in {p.name for p in report.report(runs, tmp_path / "report")}
+
+
+def test_phase_seconds_are_summed_over_a_run(runs):
+    """Ten steps and three evaluations."""
+    table = tables.phase_seconds(runs).set_index("arm")
+    assert table.loc["dual"].to_dict() == {"rollout": 30.0, "joint": 5.0, "replay": 15.0, "evaluate": 12.0}
+    assert table.loc["plain", ["rollout", "replay"]].tolist() == [20.0, 0.0]
+
+
+# --- figures ---------------------------------------------------------------------------------
+
+
+def lines_of(ax) -> dict[str, tuple[list, list]]:
+    return {line.get_label(): (list(line.get_xdata()), list(line.get_ydata())) for line in ax.get_lines()}
+
+
+def test_learning_curves_draw_medians_and_say_of_how_many(runs):
+    known, new = figures.learning_curves(runs).axes
+    assert lines_of(known)["dual (3 seeds)"] == ([0, 40, 80], [0.0, 0.5, 0.8])
+    assert lines_of(known)["plain (2 seeds)"] == ([0, 40, 80], pytest.approx([0.05, 0.15, 0.45]))
+    assert lines_of(new)["dual (3 seeds)"] == ([0, 40, 80], [0.1, 0.3, 0.7])
+    plain, dual = (band.get_paths()[0].get_extents() for band in known.collections)
+    assert {dual.y1, plain.y1} == {0.9, 0.5} and min(dual.y0, plain.y0) == 0.0  # from the least to the most
+    assert (known.get_title(), new.get_title()) == tuple(reading.SPLIT_NAMES.values())
+
+
+def test_a_median_is_drawn_where_all_seeds_were_evaluated(runs):
+    path = runs["dual"][2] / "metrics.jsonl"
+    path.write_text("".join(line + "\n" for line in path.read_text().splitlines() if '"tasks": 80' not in line))
+    known, _ = figures.learning_curves(runs).axes
+    assert lines_of(known)["dual (3 seeds)"] == ([0, 40], [0.0, 0.5])
+
+
+def test_one_seed_is_said_to_be_one(runs):
+    known, _ = figures.learning_curves({"dual": runs["dual"][:1]}).axes
+    assert "dual (1 seed)" in lines_of(known)
+
+
+def test_success_by_level_has_a_bar_per_arm_and_level(runs):
+    known, _ = figures.success_by_level(runs).axes
+    bars = [
+        (container.get_label(), [bar.get_height() for bar in container])
+        for container in known.containers
+        if hasattr(container, "patches")
+    ]
+    assert [label for label, _ in bars] == ["dual", "plain"]
+    assert bars[0][1] == pytest.approx([levels_success(runs, "dual", level) for level in (1, 2)])
+    assert [t.get_text() for t in known.get_xticklabels()] == ["1", "2"]
+
+
+def levels_success(runs, arm: str, level: int) -> float:
+    table = tables.final_table(runs).set_index(["arm", "split", "level"])
+    return table.loc[(arm, "validation", level), "success"]
+
+
+def test_runs_that_looked_at_validation_only_can_be_drawn(tmp_path):
+    """As in tuning: the other panel stays empty."""
+    folder = write_run(tmp_path / "tuned", 0, rows_of("dual", 0, splits=("validation",)))
+    paths = report.report({"tuned": [folder]}, tmp_path / "out")
+    assert all(p.exists() for p in paths)
+
+
+def test_runs_without_a_single_informative_group_can_be_drawn(tmp_path):
+    rows = [{k: v for k, v in row.items() if not k.startswith("policy/")} for row in rows_of("plain", 0)]
+    assert report.report({"stuck": [write_run(tmp_path / "stuck", 0, rows)]}, tmp_path / "out")
+
+
+# --- writing ---------------------------------------------------------------------------------
+
+FILES = {"learning_curves", "success_by_level", "training_signals", "world_model"}
+TABLES = {"compute", "final_success", "tasks_to_threshold", "summary", "phase_seconds", "reply_accuracy"}
+
+
+def test_a_report_is_complete_and_every_file_has_its_provenance(runs, tmp_path):
+    out = tmp_path / "report"
+    paths = report.report(runs, out)
+    assert sorted(p.name for p in paths) == sorted([f"{n}.png" for n in FILES] + [f"{n}.csv" for n in TABLES])
+    for path in paths:
+        others = {".png": [".svg", ".json"], ".csv": [".md", ".json"]}[path.suffix]
+        assert path.stat().st_size > 0 and all(path.with_suffix(s).stat().st_size > 0 for s in others)
+        entries = json.loads(path.with_suffix(".json").read_text())["runs"]
+        assert [(e["arm"], e["run"], e["seed"]) for e in entries] == [(a, f"{a}-{s}", s) for a, s in CURVES]
+        assert {e["commit"] for e in entries} == {"abc1234"}
+        assert [e["wall_seconds"] for e in entries] == [62, 62, 62, 37, 37]  # e.g. 10 x 5 s + 3 x 4 s
+    assert plt.get_fignums() == []
+
+
+def test_a_baseline_is_reported_without_a_world_model(runs, tmp_path):
+    paths = report.report({"plain": runs["plain"]}, tmp_path / "report")
+    assert {p.stem for p in paths} == (FILES | TABLES) - {"world_model", "reply_accuracy"}
+
+
+def test_the_same_runs_give_the_same_bytes(runs, tmp_path):
+    for out in ("one", "two"):
+        report.report(runs, tmp_path / out)
+    for path in (tmp_path / "one").iterdir():
+        assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes(), path.name
+
+
+def test_tables_are_written_for_people_and_for_programs(runs, tmp_path):
+    path = report.save_table(tables.final_table(runs), tmp_path / "final", runs)
+    assert path == tmp_path / "final.csv"
+    assert pd.read_csv(path).loc[0, ["arm", "success"]].tolist() == ["dual", 0.7667]
+    header = path.with_suffix(".md").read_text().splitlines()[0]
+    assert [cell.strip() for cell in header.strip("|").split("|")] == list(pd.read_csv(path).columns)
+
+
+def test_a_report_loads_no_model(runs, tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise AssertionError("a report must not load a model")
+
+    monkeypatch.setattr(base, "load_base", refuse)
+    monkeypatch.setattr("transformers.AutoModelForCausalLM.from_pretrained", refuse)
+    monkeypatch.setattr("transformers.AutoTokenizer.from_pretrained", refuse)
+    assert report.report(runs, tmp_path / "report")
+
+
+def test_results_are_read_without_torch(runs, tmp_path):
+    """Neither the import nor a whole report with its tables loads it."""
+    code = f"""if True:
+        import sys
+        from lfo.lab import diagnostics, probing_figures, report, verdicts
+        report.report({{"dual": {[str(p) for p in runs["dual"]]}}}, {str(tmp_path / "report")!r})
+        sys.exit("torch" in sys.modules)"""
+    environment = os.environ | {"MPLBACKEND": "Agg"}
+    assert subprocess.run([sys.executable, "-c", code], check=False, env=environment).returncode == 0
+
+
+# --- transfer --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def transferred(tmp_path):
+    """Two seeds of one arm: two validation tasks, two test tasks (also with held-out phrasings), two episodes each."""
+    wins = {0: [(2, 1), (1, 0), (0, 0)], 1: [(2, 2), (2, 0), (1, 1)]}  # per condition: successes of the two tasks
+    folders = []
+    for seed, counts in wins.items():
+        folder, rows = write_run(tmp_path / f"arm-{seed}", seed, []), []
+        for (split, held_out), won in zip((("validation", 0), ("test", 0), ("test", 1)), counts, strict=True):
+            for task, (variation, count) in enumerate(zip(("typical", "extra"), won, strict=True)):
+                rows += [
+                    {
+                        "split": split,
+                        "held_out_phrasing": bool(held_out),
+                        "task_id": f"{split}-{task}",
+                        "level": 1,
+                        "variation": variation,
+                        "needed": 2,
+                        "episode": k,
+                        "success": int(k < count),
+                        "requested": 3,
+                        "useful": 1 + (k < count),
+                    }
+                    for k in range(2)
+                ]
+        pd.DataFrame(rows).to_csv(folder / "transfer.csv", index=False)
+        folders.append(folder)
+    return {"arm": folders}
+
+
+def test_transfer_by_condition_and_by_rules(transferred):
+    table = transfer_tables.transfer_table(transferred)
+    assert table["success"].tolist() == pytest.approx([(0.75 + 1) / 2, (0.25 + 0.5) / 2, (0 + 0.5) / 2])
+    assert table["phrasings"].tolist() == ["known", "known", "held out"] and set(table["seeds"]) == {2}
+    split = transfer_tables.transfer_table(transferred, "variation").set_index(["companies", "phrasings", "variation"])
+    known = reading.SPLIT_NAMES["validation"]
+    assert split.loc[(known, "known", "typical"), "success"] == 1.0
+    assert split.loc[(known, "known", "extra"), ["low", "success", "high"]].tolist() == [0.5, 0.75, 1.0]
+    assert len(figures.transfer_figure(transferred, "variation").axes) == 2
+
+
+def test_precision_and_recall_of_the_form(transferred):
+    """Validation, four episodes of 3 requested and 2 needed fields: 7 useful ones in seed 0, 8 in seed 1."""
+    known = reading.SPLIT_NAMES["validation"]
+    row = transfer_tables.form_table(transferred).set_index("companies").loc[known]
+    assert row[["precision", "precision low", "precision high"]].tolist() == pytest.approx([7.5 / 12, 7 / 12, 8 / 12])
+    assert row[["recall", "complete", "requested", "needed", "seeds"]].tolist() == [7.5 / 8, 3.5 / 4, 3.0, 2.0, 2]
+    # One seed requests nothing, then both.
+    for folder, expected in zip(transferred["arm"], (8 / 12, math.nan), strict=True):
+        path = folder / "transfer.csv"
+        pd.read_csv(path).assign(requested=0, useful=0).to_csv(path, index=False)
+        row = transfer_tables.form_table(transferred, "level").set_index(["companies", "level"]).loc[(known, 1)]
+        assert row["precision"] == pytest.approx(expected, nan_ok=True)
+    assert row["recall"] == row["complete"] == 0
+
+
+def test_success_by_what_the_policy_is_told(transferred):
+    """Four episodes each: two seeds have 1 and 2 successes when told nothing, 2 and 4 with what they imagine."""
+    wins = ({"nothing": 1, "imagined": 2}, {"nothing": 2, "imagined": 4})
+    for folder, counts in zip(transferred["arm"], wins, strict=True):
+        rows = [
+            {
+                "split": "test",
+                "told": told,
+                "variation": "typical" if k % 2 else "extra",
+                "task_id": f"t{k // 2}",
+                "success": int(k < won),
+            }
+            for told, won in counts.items()
+            for k in range(4)
+        ]
+        pd.DataFrame(rows).to_csv(folder / "told.csv", index=False)
+    nothing, imagined = transfer_tables.told_table(transferred).to_dict("records")
+    assert nothing["told"] == "nothing"
+    assert [nothing[name] for name in ("success", "minus imagined", "gain low")] == [0.375, -0.375, -0.5]
+    assert [imagined[name] for name in ("success", "low", "high", "minus imagined")] == [0.75, 0.5, 1.0, 0.0]
+    assert (imagined["seeds"], imagined["tasks"], imagined["companies"]) == (2, 2, reading.SPLIT_NAMES["test"])
+    split = transfer_tables.told_table(transferred, "variation").set_index(["told", "variation"])["success"]
+    assert split["nothing", "extra"] == 0.5 and split["nothing", "typical"] == 0.25
+    (transferred["arm"][0] / "told.csv").unlink()
+    with pytest.raises(RunError, match=r"told\.csv is missing; run notebook 04"):
+        transfer_tables.told_table(transferred)
+
+
+def test_pass_k_falls_with_k(transferred):
+    """Validation: seed 0 has 2 and 1 of 2, so pass^2 is 1/2; seed 1 has 2 and 2, so it is 1."""
+    table = transfer_tables.pass_k_table(transferred).set_index("companies")
+    row = table.loc[reading.SPLIT_NAMES["validation"]]
+    assert (row["pass^1"], row["pass^2"]) == pytest.approx(((0.75 + 1) / 2, (0.5 + 1) / 2))
+    assert row[["low", "high", "seeds"]].tolist() == [0.5, 1.0, 2]
+
+
+def test_what_was_not_measured_is_named(transferred):
+    (transferred["arm"][0] / "transfer.csv").unlink()
+    with pytest.raises(RunError, match=r"transfer\.csv is missing; run notebook 04"):
+        transfer_tables.transfer_table(transferred)
+
+
+@pytest.fixture
+def compared(tmp_path) -> dict[str, list[Path]]:
+    """Five seeds of imagine, which arrives after 40 tasks, and of baselines that never do, within 80 and 400."""
+    curves = {
+        "baseline": [(0, 0.0, 0.1), (40, 0.1, 0.1), (80, 0.2, 0.2), (400, 0.2, 0.3)],
+        "baseline_320": [(0, 0.0, 0.1), (80, 0.3, 0.2)],
+        "imagine": [(0, 0.0, 0.1), (40, 0.8, 0.5), (80, 0.9, 0.7)],
+    }
+    runs: dict[str, list[Path]] = {arm: [] for arm in curves}
+    for arm, seed in itertools.product(curves, range(5)):
+        rows = []
+        for tasks, known, new in curves[arm]:
+            rows += success_rows(tasks, "validation", known) + success_rows(tasks, "test", new)
+        runs[arm].append(write_run(tmp_path / f"{arm}-{seed}", seed, rows))
+    return runs
+
+
+def test_speedups_and_verdicts_by_hand(compared):
+    """At least 10 and 5 times fewer tasks; 0.7 / 0.2 and 0.7 / 0.3 of the success."""
+    table = tables.speedup_table(compared, "baseline").set_index(["arm", "split"])
+    assert table.loc[("imagine", "validation"), ["times fewer", "at least", "low"]].tolist() == [float("inf"), 10, 10]
+    assert table.loc[("imagine", "test"), ["at least", "low"]].tolist() == [5, 5]
+    found = verdicts.ratio_verdicts(compared)
+    assert found["verdict"].tolist() == [
+        "supported",
+        "supported",
+        "supported",
+        "supported",
+        "undecided",
+        "supported",
+        "supported",
+        "refuted",
+    ]
+    assert found.iloc[-2][["low", "high"]].tolist() == pytest.approx([0.7 / 0.2, 0.7 / 0.2])
+    assert "the success of baseline_320 after 80 tasks" in found["claim"].iloc[-2]
+    assert found.iloc[-1][["low", "high"]].tolist() == pytest.approx([0.7 / 0.3, 0.7 / 0.3])
+    fewer = verdicts.ratio_verdicts({arm: folders[:4] for arm, folders in compared.items()})
+    assert set(fewer["verdict"]) == {"undecided"}
+
+
+def test_the_aim_wants_a_ratio_and_an_interval(compared):
+    """Within 160 tasks the baseline leaves at least 4 and 2; two seeds of ours that never arrive end the interval."""
+    aims = verdicts.ratio_verdicts(compared)["claim"].str.endswith("(the aim)")
+    for folder in compared["baseline"]:
+        path = folder / "metrics.jsonl"
+        path.write_text(path.read_text().replace('"tasks": 400', '"tasks": 160'))
+    assert verdicts.ratio_verdicts(compared)[aims]["verdict"].tolist() == ["undecided", "undecided"]
+    for folder in compared["baseline"]:  # arrives: 160 / 40 and 160 / 80 are all there is
+        path = folder / "metrics.jsonl"
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        path.write_text("".join(json.dumps(r | {"success": 0.9} if r["tasks"] == 160 else r) + "\n" for r in lines))
+    assert verdicts.ratio_verdicts(compared)[aims]["verdict"].tolist() == ["refuted", "refuted"]
+
+
+def test_without_a_baseline_of_our_budget_there_is_one_comparison(compared):
+    runs = {arm: folders for arm, folders in compared.items() if arm != "baseline_320"}
+    last = verdicts.ratio_verdicts(runs).iloc[-1]
+    assert len(verdicts.ratio_verdicts(runs)) == 7 and "of baseline after 400 tasks" in last["claim"]

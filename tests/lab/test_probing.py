@@ -1,0 +1,401 @@
+"""probing: every situation against the rules of its world, scores worked out by hand, files that are written once."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import random
+import re
+
+import pandas as pd
+import pytest
+import torch
+
+from lfo.config import EnvConfig, RunConfig, WorldModelConfig
+from lfo.couplings import BOTH, Plain
+from lfo.envs.base import written
+from lfo.envs.phone import PhoneEnvironment
+from lfo.envs.phone.callers import run_scripted
+from lfo.envs.phone.episode import PhoneEpisode
+from lfo.envs.phone.knowledge import PhoneKnowledge
+from lfo.envs.phone.phrasings import meaning
+from lfo.envs.phone.tools import PHONE
+from lfo.envs.phone.vocabulary import DEPARTMENT_OF_GOAL, DEPARTMENTS, FIELDS
+from lfo.lab import probing
+from lfo.lab.inspect import inspect, render
+from lfo.lab.probing import (
+    OWN,
+    Subject,
+    Wanderer,
+    episode_rows,
+    load_subject,
+    played_calls,
+    probe,
+    reply_rows,
+    rule_rows,
+    situation_rows,
+    teacher_forced,
+)
+from lfo.lab.situations import SITUATIONS, gist, stage
+from lfo.rollout import Completion
+from lfo.runs import RunError, RunFolder
+from lfo.text.base import load_base
+from lfo.text.codec import Codec
+from lfo.train import Player
+from lfo.types import Call, Encoded
+
+POLICY, WORLD_MODEL = BOTH.names
+
+
+class Stub:
+    """An engine that says `answer(prompt text, number)`; the tenth prompt it was ever given is number 9."""
+
+    def __init__(self, codec, answer=lambda text, number: ""):
+        self.codec, self.answer, self.prompts, self.done = codec, answer, [], []
+        self.generated_tokens = 0
+
+    def submit(self, prompt):
+        text = self.answer(self.codec.decode(prompt.tokens), len(self.prompts))
+        self.prompts.append(prompt)
+        ids = [*self.codec.encode(text), prompt.stop]
+        self.done.append((len(self.prompts), Completion(ids, [-1.0] * len(ids))))
+        return len(self.prompts)
+
+    def ready(self):
+        done, self.done = self.done, []
+        return done
+
+    def end_session(self, session): ...
+
+
+def subject(codec, world, answer=lambda text, number: "", tasks=3, **config) -> Subject:
+    """A world model in this world that answers so."""
+    own = Codec(codec.tokenizer, PhoneEnvironment(world, levels=(1, 2)))
+    settings = RunConfig(world_model=WorldModelConfig(), **config)
+    return Subject(Player(settings, Stub(codec, answer), own, Plain(BOTH), {}), WORLD_MODEL, {}, tasks)
+
+
+def reply(status: str, message: str) -> str:
+    return json.dumps({"status": status, "message": message})
+
+
+def missing(*fields: str, department: str = "Billing") -> str:
+    """A refusal that names these fields."""
+    return reply("auth_failed", f"{department}. I need your {' and '.join(FIELDS[f] for f in fields)}.")
+
+
+BANK = {  # what an empty-handed caller of the hand-made bank is asked for, without another call first
+    "Customer Service": "account_number last_4_ssn",
+    "Billing": "account_number billing_zip",
+    "Loans": "name date_of_birth",
+}
+
+
+@pytest.fixture
+def bank(tiny):
+    """The hand-made world, its bank known and its shop, which demands nothing, new."""
+    tasks = [dataclasses.replace(t, split="validation") for t in tiny.tasks]
+    shop = dataclasses.replace(tasks[0], split="test", company_id="shop", goals=("hear about offers",))
+    return dataclasses.replace(tiny, tasks=(*tasks, shop))
+
+
+# --- situations ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("situation", SITUATIONS, ids=lambda s: s.name)
+def test_what_is_expected_by_hand_is_what_the_csr_says(world, situation):
+    *_, said = stage(world, situation)
+    assert gist(said) == situation.expected
+    assert DEPARTMENT_OF_GOAL[situation.goal] in {d.name for d in company(world, situation).departments}
+
+
+def company(world, situation):
+    return next(c for c in world.companies.values() if c.name == situation.company)
+
+
+def test_the_situations_cover_every_answer_industry_and_kind_of_company(world):
+    assert len({s.name for s in SITUATIONS}) == len(SITUATIONS) >= 12
+    assert {s.expected.partition(":")[0] for s in SITUATIONS} == {
+        "auth_failed",
+        "success",
+        "routing_violation",
+        "wrong_department",
+    }
+    assert {company(world, s).industry for s in SITUATIONS} == {"banking", "insurance", "telecom", "retail"}
+    new = {t.company_id for t in world.split("test")}
+    for s in SITUATIONS:
+        kind = world.rules[company(world, s).company_id, company(world, s).departments[0].name].variation
+        assert ("new company" in s.name) == (company(world, s).company_id in new)
+        if "rules" in s.name or "one field more" in s.name:
+            assert (
+                kind
+                == {"typical rules": "typical", "rules of its own": "different", "one field more": "extra"}[
+                    s.name.partition(", ")[2]
+                ]
+            )
+
+
+def test_gist_is_the_meaning_and_not_the_wording():
+    assert gist(missing("last_4_cc", "account_number")) == "auth_failed: account_number, last_4_cc"
+    assert gist(reply("routing_violation", "Loans, hi! Try Billing first.")) == "routing_violation: Billing"
+    assert gist(reply("success", "Loans. Done.")) == "success"
+    assert gist("Loans. Done.") == "unreadable"
+
+
+def test_a_staged_situation_says_what_happened_and_not_what_is_true(world):
+    by_name = {s.name: s for s in SITUATIONS}
+    asked, _ = stage(world, by_name["the other department has served"])
+    state = PhoneKnowledge(world).state(asked.request, asked.turns)
+    assert "Please call Mosaic Bank for me: report a fraud." in state
+    assert 'make_phone_call 800-555-8882 success. Collected Auth: ["account_number", "last_4_ssn"]' in state
+    given = asked.call.arguments["auth_info"]
+    assert list(given) == ["account_number", "last_4_ssn"] and not any(value in state for value in given.values())
+    asked, _ = stage(world, by_name["a field is unavailable"])
+    assert json.loads(asked.turns[-1].observation)["unavailable"] == ["last_4_cc"]
+    assert asked.turns[-1].action.arguments["fields"] == ["account_number", "last_4_cc", "email"]
+    asked, _ = stage(world, by_name["one value is made up"])
+    assert asked.call.arguments["auth_info"]["account_number"] == "0"
+
+
+def test_a_situation_is_right_when_its_gist_is(codec, world):
+    one_half = lambda text, number: missing("account_number", "billing_zip") if number % 2 else "gibberish"  # noqa: E731
+    rows = situation_rows(subject(codec, world, one_half))
+    assert [r["situation"] for r in rows] == [s.name for s in SITUATIONS]
+    assert {r["predicted"] for r in rows} == {"auth_failed: account_number, billing_zip", "unreadable"}
+    assert not any(r["right"] for r in rows)
+    examined = subject(codec, world, lambda text, number: reply("success", "Settled."))
+    rows = situation_rows(examined)
+    assert {r["situation"] for r in rows if r["right"]} == {"nothing is required", "every field is given"}
+    assert all(p.temperature == 0 and p.adapter == WORLD_MODEL for p in examined.player.engine.prompts)
+
+
+def test_situations_of_another_world_are_refused(codec, world):
+    with pytest.raises(RunError, match="are about world 0, this run was trained in world 3"):
+        situation_rows(subject(codec, world, env=EnvConfig(world_seed=3)))
+
+
+# --- replies ---------------------------------------------------------------------------------
+
+
+def test_the_wanderer_calls_everybody_and_hears_every_kind_of_answer(world):
+    heard = set()
+    for i, task in enumerate(world.split("validation")[:20]):
+        episode = PhoneEpisode(world, task, seed=i)
+        run_scripted(episode, Wanderer(episode, world, random.Random(i)))
+        calls = [t for t in episode.turns if t.tool == PHONE]
+        numbers = [t.action.arguments["phone_number"] for t in calls]
+        listed = {d.phone for d in world.companies[task.company_id].departments}
+        assert len(set(numbers)) == len(numbers) and set(numbers) <= listed
+        assert set(numbers) == listed or episode.success
+        heard |= {t.status for t in calls}
+    assert heard == {"auth_failed", "routing_violation", "wrong_department", "success"}
+
+
+def calling_policy(world):
+    """A policy that reads the directory, then calls its first department with empty hands, and hangs up."""
+
+    def answer(text, number):
+        if "<|obs|>" not in text:
+            name = next(c.name for c in world.companies.values() if c.name in text)
+            return written(Call("search_company", {"company_name": name}))
+        if text.endswith('"phone_number": "') or text.count("<|obs|>") > 1:
+            return ""
+        phone = json.loads(text.partition("<|obs|>")[2].partition("<|/obs|>")[0])["departments"][0]["phone"]
+        return written(Call(PHONE, {"phone_number": phone, "auth_info": {}}))
+
+    return answer
+
+
+def test_scripted_calls_are_the_same_for_every_run(codec, world):
+    silent, calling = (
+        played_calls(subject(codec, world, answer)) for answer in (lambda text, number: "", calling_policy(world))
+    )
+    assert [c for c in calling if c.caller != OWN] == silent
+    assert {(c.caller, c.split) for c in silent} == {
+        (caller, split) for caller in ("random form", "wanderer") for split in ("validation", "test")
+    }
+    own = [c for c in calling if c.caller == OWN]
+    assert len(own) == 6 and {c.split for c in own} == {"validation", "test"}
+
+
+def test_said_anew_means_the_same_in_other_words(codec, world):
+    calls = played_calls(subject(codec, world, calling_policy(world), tasks=10))
+    assert all(meaning(c.said_anew) == meaning(c.example.reply) for c in calls)
+    assert 0.3 < sum(c.said_anew != c.example.reply for c in calls) / len(calls) < 1
+
+
+def test_every_token_of_a_reply_is_scored_given_the_true_ones(codec, toy_path):
+    """Against all logits of a forward pass, position by position."""
+    model = load_base(toy_path).eval()
+    texts = [("a b", "Done."), ("Please call Harbor Bank.", missing("email")), ("x" * 300, "Loans. Settled.")]
+    calls = [Encoded(tuple(codec.encode(p)), tuple(codec.reply(r))) for p, r in texts]
+    scores = teacher_forced(model, calls)
+    for call, score in zip(calls, scores, strict=True):
+        ids = torch.tensor([[*call.prompt, *call.reply]])
+        with torch.no_grad():
+            logprobs = torch.log_softmax(model(ids).logits[0], dim=-1)
+        positions = range(len(call.prompt) - 1, ids.shape[1] - 1)
+        nats = -sum(logprobs[i, ids[0, i + 1]].item() for i in positions)
+        hits = sum(logprobs[i].argmax() == ids[0, i + 1] for i in positions)
+        assert score == {"tokens": len(call.reply), "tokens_right": hits, "nats": pytest.approx(nats, abs=1e-3)}
+    assert teacher_forced(model, []) == []
+
+
+def test_reply_rows_hold_both_models_on_the_same_calls(codec, world, toy_path):
+    toy = load_base(toy_path).eval()
+    examined = subject(codec, world, lambda text, number: reply("success", "Done."), tasks=2)
+    examined.models = {"world model": toy, "untrained base": toy}
+    rows = pd.DataFrame(reply_rows(examined))
+    trained, base = (rows[rows["model"] == name].drop(columns="model") for name in ("world model", "untrained base"))
+    assert len(trained) and trained.reset_index(drop=True).equals(base.reset_index(drop=True))
+    assert {p.adapter for p in examined.player.engine.prompts} == {"policy", WORLD_MODEL, "base"}
+    assert (rows["right"] == (rows["category"] == "success")).all()
+    assert (rows["tokens_right"] <= rows["tokens"]).all() and (rows["nats"] > 0).all()
+    assert rows["said"].str.partition(":")[0].equals(rows["category"])
+
+
+def test_episodes_know_the_department_of_their_only_goal(codec, bank):
+    rows = episode_rows(subject(codec, bank, tasks=6))
+    departments = ["Billing", "Fraud Department", "Fraud Department", "Loans", "Sales", "", "Sales"]
+    assert [r["department"] for r in rows] == departments  # the sixth task has two goals
+    assert [r["company_id"] for r in rows] == ["bank"] * 6 + ["shop"] and not any(r["success"] for r in rows)
+
+
+# --- rules -----------------------------------------------------------------------------------
+
+
+def by_the_number(world):
+    """A world model that is never wrong about the department that is called."""
+    listed = {d.phone: world.rules[c.company_id, d.name] for c in world.companies.values() for d in c.departments}
+
+    def answer(text, number):
+        called = re.findall(r"\d{3}-\d{3}-\d{4}", text)[-1]
+        return missing(*listed[called].required, department=listed[called].department)
+
+    return answer
+
+
+def test_a_world_model_that_goes_by_the_number(codec, bank):
+    rows = rule_rows(subject(codec, bank, by_the_number(bank)), samples=3)
+    assert {r["department"]: r["truth"] for r in rows} == BANK
+    assert all(r["greedy"] == r["answer"] == r["truth"] and r["confidence"] == 1 for r in rows)
+    assert [(r["other"], r["other_called"], r["other_wanted"]) for r in rows] == [
+        ("Billing", 1, 0),
+        ("Customer Service", 1, 0),
+        ("Customer Service", 1, 0),
+    ]
+    assert {(r["split"], r["company_id"]) for r in rows} == {("validation", "bank")}
+
+
+def test_a_world_model_that_goes_by_what_the_user_wants(codec, bank):
+    def answer(text, number):
+        department = next(DEPARTMENT_OF_GOAL[g] for k in DEPARTMENTS.values() for g in k.goals if g in text)
+        return missing(*BANK[department].split())
+
+    rows = rule_rows(subject(codec, bank, answer), samples=1)
+    assert all(r["greedy"] == r["truth"] and not r["other_called"] and r["other_wanted"] for r in rows)
+
+
+def test_confidence_is_the_share_of_samples_that_agree(codec, bank):
+    """Of each question's four samples two name the email address, one nothing; the department does not matter."""
+    samples = [missing("email"), missing("name"), missing("email"), "gibberish"]
+    drawn = lambda text, number: samples[(number - 3) % 4] if 3 <= number < 15 else missing("last_4_cc")  # noqa: E731
+    examined = subject(codec, bank, drawn)
+    rows = rule_rows(examined, samples=4)
+    assert [(r["answer"], r["confidence"], r["greedy"]) for r in rows] == [("email", 0.5, "last_4_cc")] * 3
+    assert [p.temperature for p in examined.player.engine.prompts] == [0.0] * 3 + [1.0] * 12 + [0.0] * 3
+
+
+def test_nobody_else_to_ask_about(codec, bank):
+    """A company with one demanding department has no other goal to ask for."""
+    rules = {k: dataclasses.replace(r, required=()) if k != ("bank", "Loans") else r for k, r in bank.rules.items()}
+    alone = dataclasses.replace(bank, rules=rules)
+    [row] = rule_rows(subject(codec, alone, by_the_number(alone)), samples=1)
+    assert (row["department"], row["other"]) == ("Loans", "")
+
+
+# --- a run folder ----------------------------------------------------------------------------
+
+
+def run_of(config, adapters, path):
+    """A run folder with these adapters."""
+    folder = RunFolder(path)
+    folder.begin(config)
+    (path / "adapters").mkdir()
+    folder.version(1).symlink_to(adapters)
+    return path
+
+
+@pytest.fixture(scope="module")
+def run(make_config, toy_adapters, tmp_path_factory):
+    """A run folder with random adapters on the toy base."""
+    config = make_config(**{"rollout.max_action_tokens": 4, "world_model.coupling": "imagine"})
+    return run_of(config, toy_adapters[WORLD_MODEL].parent, tmp_path_factory.mktemp("run"))
+
+
+def test_a_run_is_probed_once(run, monkeypatch):
+    rules = PhoneKnowledge.rules
+    monkeypatch.setattr(PhoneKnowledge, "rules", lambda self, split: rules(self, split)[:12])
+    tables = probe(run, tasks=1, samples=2)
+    assert list(tables) == ["episodes", "replies", "rules", "situations"]
+    assert all((run / f"probing_{name}.csv").exists() and len(table) for name, table in tables.items())
+    assert len(tables["episodes"]) == 2 and len(tables["situations"]) == len(SITUATIONS)
+    replies = tables["replies"].set_index("model")
+    nats = [replies.loc[name, "nats"].sum() for name in ("world model", "untrained base")]
+    assert not math.isclose(*nats), "the trained adapter is scored, and the base beside it"
+
+    def refuse(*_):
+        raise AssertionError("nothing is left to be measured")
+
+    monkeypatch.setattr(probing, "load_subject", refuse)
+    pd.DataFrame({"split": ["edited"]}).to_csv(run / "probing_rules.csv", index=False)
+    assert probe(run)["rules"]["split"].tolist() == ["edited"]
+
+
+def test_the_world_model_is_the_adapter_that_learned_the_replies(run, make_config, toy_adapters, tmp_path):
+    assert load_subject(run, 1).adapter == WORLD_MODEL
+    shared = make_config(**{"world_model.coupling": "shared"})
+    assert load_subject(run_of(shared, toy_adapters[POLICY].parent, tmp_path), 1).adapter == POLICY
+
+
+def test_a_run_without_a_world_model_says_so(make_config, toy_adapters, tmp_path):
+    folder = run_of(make_config(world_model=None), toy_adapters[POLICY].parent, tmp_path)
+    with pytest.raises(RunError, match="trained no world model; probe another run"):
+        probe(folder)
+    with pytest.raises(RunError, match="has no world model; inspect another run"):
+        inspect(folder)
+
+
+def test_a_run_without_adapters_says_so(make_config, tmp_path):
+    RunFolder(tmp_path).begin(make_config())
+    with pytest.raises(RunError, match="holds no adapters; train there first"):
+        probe(tmp_path)
+
+
+# --- predictions to look at ------------------------------------------------------------------
+
+
+def test_predictions_stand_beside_replies(codec, world, monkeypatch):
+    """A policy that calls empty-handed: what is missing is predicted for every other call, for the rest nothing."""
+
+    def answer(text, number):
+        if "<|predict_csr|>" in text:
+            return by_the_number(world)(text, number) if number % 2 else "gibberish"
+        return calling_policy(world)(text, number)
+
+    monkeypatch.setattr("lfo.lab.inspect.load_player", lambda folder: subject(codec, world, answer).player)
+    table = inspect("somewhere", calls=6)
+    assert list(table) == ["task_id", "category", "gave", "said", "predicted", "fields_right", "right"]
+    assert len(table) == 6 and table["category"].is_monotonic_increasing and set(table["gave"]) == {""}
+    refused = table[table["category"] == "auth_failed"]
+    assert (refused["right"] == (refused["predicted"] != "gibberish")).all()
+    shown = render(table)
+    right = refused["right"].sum()
+    assert f"auth_failed: exact fields {right}/{len(refused)}, status and departments too {right}/" in shown
+
+
+def test_a_policy_that_calls_nobody_has_nothing_to_inspect(codec, world, monkeypatch):
+    monkeypatch.setattr("lfo.lab.inspect.load_player", lambda folder: subject(codec, world).player)
+    with pytest.raises(RunError, match="made no call in 4 episodes; train it further"):
+        inspect("somewhere", calls=4)

@@ -1,0 +1,296 @@
+"""probing_figures: tables worked out by hand from run folders written by hand."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import pandas as pd
+import pytest
+
+from lfo.lab import probing_figures
+from lfo.lab.reading import SPLIT_NAMES
+from lfo.runs import RunError
+
+KNOWN, NEW = SPLIT_NAMES.values()
+# Rule accuracy and success on (validation, test) at 0, 40 and 80 tasks.
+CURVES = {
+    0: {"validation": [(0.0, 0.1), (0.5, 0.3), (0.9, 0.7)], "test": [(0.0, 0.0), (0.1, 0.5), (0.2, 0.6)]},
+    1: {"validation": [(0.1, 0.0), (0.6, 0.4), (0.7, 0.4)], "test": [(0.0, 0.0), (0.1, 0.1), (0.3, 0.2)]},
+}
+
+
+def reply(model: str, category: str, right: int, nats: float, words=("a b c d e", "a b c d e", "a b c d f"), **rest):
+    said, predicted, anew = words
+    row = {
+        "model": model,
+        "caller": "wanderer",
+        "split": "test",
+        "task_id": "test-000",
+        "category": category,
+        "gave": "",
+        "said": said,
+        "predicted": predicted,
+        "right": right,
+        "said_anew": anew,
+        "tokens": 10,
+        "tokens_right": 9 if right else 5,
+        "nats": nats,
+    }
+    return row | rest
+
+
+def rule(department: str, truth: str, greedy: str, answer: str, confidence: float, **rest) -> dict:
+    row = {
+        "split": "validation",
+        "company_id": "c0",
+        "department": department,
+        "variation": "typical",
+        "truth": truth,
+        "greedy": greedy,
+        "answer": answer,
+        "confidence": confidence,
+        "other": "Loans",
+        "other_called": 0,
+        "other_wanted": 1,
+    }
+    return row | rest
+
+
+def tables(seed: int) -> dict[str, list[dict]]:
+    """Seed 1 is wrong where seed 0 is right about a refusal, and less sure of its rules."""
+    wrong = "a b c d f" if seed else "a b c d e"
+    return {
+        "replies": [
+            reply("world model", "auth_failed", 1 - seed, 10 * math.log(2), ("a b c d e", wrong, "a b c d f")),
+            reply("world model", "success", 1, 10 * math.log(8)),
+            reply("untrained base", "auth_failed", 0, 10 * math.log(4)),
+            reply("untrained base", "success", 0, 10 * math.log(4)),
+            reply("world model", "success", 1, 1.0, split="validation"),
+        ],
+        "rules": [
+            rule("Billing", "email", "email", "email", 1.0),
+            rule("Loans", "email name", "email", "email", 1.0, variation="extra", other_called=1, other_wanted=0),
+            rule("Claims", "name", "name email", "name", 0.5, other="", other_wanted=0),
+            rule("Billing", "name", "", "name" if seed else "", 0.25, split="test", company_id="c1"),
+        ],
+        "episodes": [
+            {"split": "validation", "task_id": "v", "level": 1, "company_id": "c0", "department": name, "success": won}
+            for name, won in [("Billing", 1), ("Billing", 1 - seed), ("Loans", 0), ("Claims", 1), ("", 1)]
+        ],
+        "situations": [
+            {
+                "situation": name,
+                "company": "Mosaic Bank",
+                "department": "Loans",
+                "gave": "",
+                "expected": "success",
+                "predicted": predicted,
+                "right": int(predicted == "success"),
+                "said": "s",
+                "words": "w",
+            }
+            for name, predicted in (("first", "success"), ("second", "success" if seed else "unreadable"))
+        ],
+    }
+
+
+@pytest.fixture
+def runs(tmp_path) -> dict[str, list[Path]]:
+    folders = []
+    for seed, splits in CURVES.items():
+        folder = tmp_path / f"run-{seed}"
+        folder.mkdir()
+        (folder / "config.json").write_text(json.dumps({"seed": seed}))
+        rows = []
+        for split, points in splits.items():
+            for i, (known, success) in enumerate(points):
+                where = {"tasks": 40 * i, "split": split}
+                rows.append({"kind": "rules", **where, "rule_accuracy": known})
+                rows += [{"kind": "success", **where, "level": level, "success": success, "n": 9} for level in (0, 1)]
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        for name, rows in tables(seed).items():
+            pd.DataFrame(rows).to_csv(folder / f"probing_{name}.csv", index=False)
+        folders.append(folder)
+    return {"arm": folders}
+
+
+@pytest.fixture(autouse=True)
+def no_figure_stays_open():
+    yield
+    plt.close("all")
+
+
+def test_what_was_not_probed_is_named(runs):
+    (runs["arm"][1] / "probing_rules.csv").unlink()
+    with pytest.raises(RunError, match=r"probing_rules\.csv is missing; run notebook 06"):
+        probing_figures.rule_table(runs)
+
+
+# --- replies ---------------------------------------------------------------------------------
+
+
+def test_reply_scores_by_hand(runs):
+    table = probing_figures.reply_score_table(runs).query("companies == @NEW").set_index(["model", "category"])
+    both = table.loc[("world model", "all")]
+    assert both["perplexity"] == pytest.approx(4)  # the geometric mean of 2 and 8, as many tokens each
+    assert both["token accuracy"] == pytest.approx((18 / 20 + 14 / 20) / 2)
+    assert both[["calls", "seeds"]].tolist() == [2, 2]
+    refusals = table.loc[("world model", "auth_failed")]
+    assert refusals[["low", "semantic accuracy", "high"]].tolist() == [0, 0.5, 1]
+    reworded = 100 * (4 / 5 * 3 / 4 * 2 / 3 * 1 / 2) ** (1 / 4)  # BLEU of "a b c d f" for "a b c d e"
+    assert refusals["BLEU, truth reworded"] == pytest.approx(reworded)
+    assert refusals["BLEU"] == pytest.approx((100 + reworded) / 2)
+    assert table.loc[("untrained base", "all"), "perplexity"] == pytest.approx(4)
+    assert ("untrained base", "routing_violation") not in table.index
+
+
+def test_examples_are_the_first_of_each_category_at_new_companies(runs):
+    table = probing_figures.example_table(runs, each=1)
+    assert table[["predicted", "right"]].to_numpy().tolist() == [["a b c d e", 1]] * 2
+    assert list(table["gave"]) == ["", ""]
+
+
+# --- rules and confidence --------------------------------------------------------------------
+
+
+def test_exact_fields_and_whose_fields_they_are(runs):
+    table = probing_figures.rule_table(runs).set_index(["companies", "rules"])
+    known = table.loc[(KNOWN, "all")]
+    assert known[["departments", "exact fields"]].tolist() == [3, pytest.approx(1 / 3)]
+    other = ["other goal: fields of the called", "other goal: fields of the wanted"]
+    assert known[other].tolist() == [0.5, 0.5]  # Claims has nobody beside it
+    assert table.loc[(KNOWN, "extra"), ["exact fields", *other]].tolist() == [0, 1, 0]
+    assert table.loc[(NEW, "all"), "exact fields"] == 0
+
+
+def test_calibration_by_hand(runs):
+    """Known: two answers at confidence 1, one of them right, and one right at 0.5. New: seed 1 is right at 0.25."""
+    table = probing_figures.calibration_table(runs).set_index("companies")
+    expected = 2 / 3 * 0.5 + 1 / 3 * 0.5
+    assert table.loc[KNOWN, "calibration error"] == pytest.approx(expected)
+    assert table.loc[KNOWN, ["confidence", "accuracy"]].tolist() == pytest.approx([5 / 6, 2 / 3])
+    assert table.loc[NEW, ["low", "calibration error", "high"]].tolist() == [0.25, 0.5, 0.75]
+
+
+def test_reliability_pools_the_seeds(runs):
+    known, new = probing_figures.reliability_figure(runs).axes
+    assert points_of(known) == [(0.5, 1.0), (1.0, 0.5)]
+    assert points_of(new) == [(0.25, 0.5)]
+
+
+def points_of(ax) -> list[tuple[float, float]]:
+    return [
+        tuple(point)
+        for collection in ax.collections
+        for point in collection.get_offsets().tolist()
+        if hasattr(collection, "get_sizes") and len(collection.get_sizes())
+    ]
+
+
+def test_situations_count_the_runs_that_are_right(runs):
+    table = probing_figures.situation_table(runs).set_index("situation")
+    assert table[["right", "runs"]].to_numpy().tolist() == [[2, 2], [1, 2]]
+    assert table.loc["first", "predicted"] == "success"
+
+
+# --- does the policy follow? -----------------------------------------------------------------
+
+
+def test_progress_is_what_was_gained_after_an_evaluation(runs):
+    points = probing_figures.progress_points(runs).sort_values(["seed", "tasks"])
+    assert points["rule_accuracy"].tolist() == [0.0, 0.5, 0.1, 0.6]
+    assert points["gain"].tolist() == pytest.approx([0.2, 0.4, 0.4, 0.0])
+    assert probing_figures.progress_points(runs, ahead=2)["gain"].tolist() == pytest.approx([0.6, 0.4])
+
+
+def test_progress_table_by_hand(runs):
+    """Ranks of knowledge 1 3 2 4; of gains 2, 3.5, 3.5, 1. Relative to the other run at as many tasks: all opposed."""
+    table = probing_figures.progress_table(runs).set_index("relation")
+    first = table.loc["success gained by the next evaluation"]
+    ranks = [(1, 2), (3, 3.5), (2, 3.5), (4, 1)]
+    covariance = sum((a - 2.5) * (b - 2.5) for a, b in ranks)
+    assert first["Spearman"] == pytest.approx(covariance / math.sqrt(5 * 4.5))
+    assert (first["points"], first["runs"], first["verdict"]) == (4, 2, "undecided")
+    fixed = table.loc["success gained by the next evaluation, tasks held fixed"]
+    # knowledge -.05 -.05 .05 .05; gains -.1 .2 .1 -.2: ranks 1.5 1.5 3.5 3.5 and 2 4 3 1
+    assert fixed["Spearman"] == pytest.approx((-1 * -0.5 + -1 * 1.5 + 1 * 0.5 + 1 * -1.5) / math.sqrt(4 * 5))
+
+
+def test_one_run_has_nothing_to_be_held_against(runs):
+    table = probing_figures.progress_table({"arm": runs["arm"][:1]})
+    assert table["points"].tolist() == [2, 1, 0] and set(table["verdict"]) == {"undecided"}
+
+
+def test_a_run_that_was_evaluated_once_shows_no_progress(runs):
+    for folder in runs["arm"]:
+        path = folder / "metrics.jsonl"
+        path.write_text("".join(line + "\n" for line in path.read_text().splitlines() if '"tasks": 0' in line))
+    with pytest.raises(RunError, match="no run has been evaluated twice"):
+        probing_figures.progress_figure(runs)
+
+
+def test_lag_by_hand(runs):
+    """Known: fields at 40 and 40 tasks; success at 80 and never (80). New: fields never; success at 40 and never."""
+    table = probing_figures.lag_table(runs).set_index("companies")
+    known, new = table.loc[KNOWN], table.loc[NEW]
+    assert (known["tasks to half of the fields"], known["tasks to half of the successes"]) == ("40", "> 80")
+    assert known["lag"] == "+40, > +40" and new["lag"] == "< -40, neither"
+    assert (new["tasks to half of the fields"], new["tasks to half of the successes"]) == ("> 80", "> 80")
+    assert known["ahead"] == pytest.approx((0.3 / 3 + 0.6 / 3) / 2)
+
+
+def test_lag_figure_fills_what_lies_between_the_medians(runs):
+    known, new = probing_figures.lag_figure(runs).axes
+    curves = {line.get_label(): list(line.get_ydata()) for line in known.get_lines()}
+    assert curves["exact fields named by the world model"] == pytest.approx([0.05, 0.55, 0.8])
+    assert curves["success of the policy"] == pytest.approx([0.05, 0.35, 0.55])
+    verticals = [line.get_xdata()[0] for line in known.get_lines() if line.get_linestyle() == "--"]
+    assert verticals == [40]  # half of the fields; the median run never reaches half of the successes
+    filled = [[len(area.get_paths()) for area in ax.collections] for ax in (known, new)]
+    assert filled == [[1, 0], [0, 1]]  # the world model ahead, the policy ahead
+
+
+def test_success_by_what_the_world_model_names(runs):
+    """Billing: exact, 2 and 1 of 2 won. Claims: one field more, won. Loans: a field short, lost. One has two goals."""
+    table = probing_figures.follow_table(runs)
+    assert set(table["companies"]) == {KNOWN}
+    by_name = table.set_index("the world model names")
+    exact = by_name.loc["exactly what is required"]
+    assert exact[["tasks", "low", "success", "high", "seeds"]].tolist() == [0.5, 0.5, 0.75, 1.0, 2]
+    assert by_name.loc["that and one field more", ["tasks", "success"]].tolist() == [0.25, 1.0]
+    assert by_name.loc["anything else", ["tasks", "success"]].tolist() == [0.25, 0.0]
+
+
+@pytest.mark.parametrize("named", ["name", "name email order_number"])  # right, and two fields more
+def test_what_never_happens_has_no_success_rate(runs, named):
+    for folder in runs["arm"]:
+        path = folder / "probing_rules.csv"
+        path.write_text(path.read_text().replace("name email", named))
+    table = probing_figures.follow_table(runs).set_index("the world model names")
+    row = table.loc["that and one field more"]
+    assert (row["tasks"], row["seeds"]) == (0, 0) and math.isnan(row["success"])
+
+
+# --- all of them -----------------------------------------------------------------------------
+
+
+def test_two_arms_are_drawn_apart(runs):
+    arms = {"one": runs["arm"][:1], "two": runs["arm"][1:]}
+    assert len(probing_figures.lag_figure(arms).axes) == 4
+    assert set(probing_figures.calibration_table(arms)["arm"]) == {"one", "two"}
+    assert len(probing_figures.reply_figure(arms).axes[1].get_legend().texts) == 4  # two models of two arms
+    assert len(probing_figures.progress_figure(arms).axes[0].get_legend().texts) == 2
+
+
+def test_no_model_library_is_loaded(runs):
+    code = f"""if True:
+        import sys
+        from lfo.lab import probing_figures
+        probing_figures.reply_score_table({{"arm": {[str(p) for p in runs["arm"]]}}})
+        sys.exit("torch" in sys.modules)"""
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

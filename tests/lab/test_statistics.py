@@ -1,0 +1,225 @@
+"""statistics: against formulas, published tables and resamplings that can be counted by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from scipy.stats import spearmanr, trim_mean
+
+from lfo.lab.statistics import (
+    ENOUGH_RUNS,
+    Arrival,
+    Estimate,
+    bootstrap_interval,
+    calibration_error,
+    interquartile_mean,
+    kaplan_meier_median,
+    median,
+    median_tasks,
+    paired_difference,
+    pass_hat_k,
+    spearman,
+    speedup,
+    tasks_to_threshold,
+    verdict,
+)
+from lfo.proportions import wilson
+
+
+def arrivals(*tasks: float, never: tuple = ()) -> list[Arrival]:
+    """Runs that arrived after so many tasks, and runs that were given so many in vain."""
+    return [Arrival(t, True) for t in tasks] + [Arrival(t, False) for t in never]
+
+
+# --- proportions -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("hits", "n"), [(0, 10), (5, 10), (10, 10), (81, 263)])
+def test_wilson_by_its_formula(hits, n):
+    z, p = 1.959964, hits / n
+    middle = (p + z * z / (2 * n)) / (1 + z * z / n)
+    half = z / (1 + z * z / n) * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+    assert wilson(hits, n) == pytest.approx((middle - half, middle + half), abs=1e-6)
+
+
+def test_wilson_against_published_values():
+    """Newcombe 1998, Statistics in Medicine 17:857, table I, method 3."""
+    assert wilson(81, 263) == pytest.approx((0.2553, 0.3662), abs=5e-5)
+    assert wilson(15, 148) == pytest.approx((0.0624, 0.1605), abs=5e-5)
+    assert wilson(0, 20) == pytest.approx((0.0, 0.1611), abs=5e-5)
+    assert wilson(1, 29) == pytest.approx((0.0061, 0.1718), abs=5e-5)
+    assert wilson(0, 0) == (0.0, 1.0)
+    assert wilson(5, 10, 0.8)[0] > wilson(5, 10)[0]
+
+
+def test_calibration_error_by_hand():
+    """Confidence 1: one of two right, off by 0.5. Confidence 0.25: one of four right, off by nothing."""
+    confidence, right = [1, 1, 0.25, 0.25, 0.25, 0.25], [1, 0, 0, 1, 0, 0]
+    assert calibration_error(confidence, right) == pytest.approx(2 / 6 * 0.5)
+    assert calibration_error([0.5, 0.5], [True, False]) == 0
+    assert calibration_error([0.75], [False]) == 0.75
+
+
+# --- over seeds ------------------------------------------------------------------------------
+
+
+def test_median_of_few_seeds_spans_them_all():
+    """Of 5 seeds the smallest is the resampled median in 5.8% of the cases (three draws or more): over 2.5%."""
+    one = median([0.5, 0.1, 0.9, 0.3, 0.7])
+    assert (one.value, one.low, one.high, one.n) == (0.5, 0.1, 0.9, 5)
+    assert median([0.5, 0.1, 0.9, 0.3, 0.7]) == one  # drawn anew, and the same
+
+
+def test_median_of_many_seeds_is_narrower():
+    many = median([i / 20 for i in range(21)])
+    assert many.value == 0.5 and 0 < many.low < 0.5 < many.high < 1
+
+
+def test_one_seed_has_no_interval():
+    one = median([0.4])
+    assert (one.value, one.n) == (0.4, 1) and math.isnan(one.low) and math.isnan(one.high)
+
+
+def test_resamples_without_a_value_are_left_out():
+    """Both drawn alike: no value. Otherwise always 2."""
+    assert bootstrap_interval([[1, 3]], lambda x: math.nan if x[0] == x[1] else x.mean()) == (2, 2)
+    assert all(map(math.isnan, bootstrap_interval([[1, 3]], lambda x: math.nan)))
+
+
+def test_unpaired_samples_are_drawn_apart_and_paired_ones_together():
+    sample = [0.0, 10.0]
+    assert bootstrap_interval([sample, sample], lambda a, b: (a - b).mean(), paired=True) == (0, 0)
+    assert bootstrap_interval([sample, sample], lambda a, b: (a - b).mean()) == (-10, 10)
+
+
+def test_interquartile_mean_pools_the_strata_and_resamples_within():
+    """Of eight scores the lowest two and the highest two are left out; an outlier does not count."""
+    easy, hard = [0.8, 0.9, 1.0, 0.7], [0.1, 0.2, 0.3, -99.0]
+    both = interquartile_mean([easy, hard])
+    assert both.value == pytest.approx((0.2 + 0.3 + 0.7 + 0.8) / 4) == pytest.approx(trim_mean(easy + hard, 0.25))
+    assert both.n == 4 and both.low < both.value < both.high
+    apart = interquartile_mean([[0.0] * 4, [1.0] * 4])
+    assert (apart.value, apart.low, apart.high) == (0.5, 0.5, 0.5)  # pooled draws would stray from one half
+
+
+def test_seeds_pair_the_arms():
+    """Differences 0.1, 0.1, 0.2 although both arms vary far more; seeds of one arm alone are left out."""
+    difference = paired_difference({0: 0.2, 1: 0.6, 2: 1.0, 7: 9.0}, {2: 0.8, 1: 0.5, 0: 0.1, 8: -9.0})
+    assert difference.n == 3
+    assert (difference.value, difference.low, difference.high) == pytest.approx((0.1, 0.1, 0.2))
+    with pytest.raises(ValueError, match="no seed in common; train both with the same seeds to pair them"):
+        paired_difference({0: 1.0}, {1: 1.0})
+
+
+def test_spearman_by_hand():
+    """Ranks 1 2 3 4 5 against 2 1 4 3 5: 1 - 6 * 4 / (5 * 24)."""
+    found = spearman([1, 2, 3, 4, 50], [20, 10, 40, 30, 50], runs="abcde")
+    assert found.value == pytest.approx(0.8) and found.n == 5
+    assert -1 <= found.low < 0.8 < found.high <= 1
+
+
+def test_points_of_one_run_stand_or_fall_together():
+    """Each run by itself falls, together they rise; one resample in nine holds one run only."""
+    x, y = [1, 2, 3, 11, 12, 13, 21, 22, 23], [3, 2, 1, 13, 12, 11, 23, 22, 21]
+    together, apart = spearman(x, y, runs="aaabbbccc"), spearman(x, y, runs="abcdefghi")
+    assert together.value == apart.value == pytest.approx(spearmanr(x, y).statistic) and together.n == 3
+    assert together.low == pytest.approx(-1) and apart.low > 0
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "n", "expected"),
+    [
+        (0.1, 0.9, ENOUGH_RUNS, "supported"),
+        (-0.9, -0.1, ENOUGH_RUNS, "refuted"),
+        (-0.1, 0.9, ENOUGH_RUNS, "undecided"),
+        (0.0, 0.9, ENOUGH_RUNS, "undecided"),
+        (0.1, 0.9, ENOUGH_RUNS - 1, "undecided"),
+        (math.nan, math.nan, 1, "undecided"),
+    ],
+)
+def test_a_verdict_needs_an_interval_on_one_side_and_enough_runs(low, high, n, expected):
+    assert verdict(Estimate(0.5, low, high, n)) == expected
+
+
+def test_what_never_varies_has_no_correlation():
+    assert math.isnan(spearman([1, 2, 3], [5, 5, 5], runs="abc").value)
+
+
+# --- tasks to a threshold --------------------------------------------------------------------
+
+
+def test_tasks_to_threshold_is_the_first_time():
+    tasks, success = [0, 40, 80, 120], [0.1, 0.7, 0.5, 0.9]
+    assert tasks_to_threshold(tasks, success, 0.5) == Arrival(40, True)
+    assert tasks_to_threshold(tasks, success, 0.7) == Arrival(40, True)  # reached is reached, also if only once
+    assert tasks_to_threshold(tasks, success, 0.9) == Arrival(120, True)
+    assert tasks_to_threshold(tasks, success, 0.95) == Arrival(120, False)  # censored at what it was given
+    assert tasks_to_threshold(tasks, success, 0.0) == Arrival(0, True)
+    assert Arrival(120, False).value == math.inf and Arrival(120, True).value == 120
+
+
+@pytest.mark.parametrize(
+    ("runs", "expected"),
+    [
+        (arrivals(40, 80, 200), 80),
+        (arrivals(40, 80), 60),  # as for any numbers
+        (arrivals(40, never=(400,)), math.inf),  # half of two is not enough
+        (arrivals(40, 80, never=(400,)), 80),
+        (arrivals(never=(400, 400)), math.inf),
+        (arrivals(400, never=(400,)), math.inf),  # arriving at the last moment is not the same as never
+        (arrivals(400, 400, never=(400,)), 400),
+        # Stopped at 50, before anyone arrived, it says nothing about later: 100 is the middle of the other three.
+        (arrivals(80, 100, never=(50, 300)), 100),
+        # Survival 4/5 at 10; then 4/5 * 2/3 = 8/15 at 30 (one left at 20), 8/15 * 1/2 at 40.
+        (arrivals(10, 30, 40, never=(20, 60)), 40),
+    ],
+)
+def test_kaplan_meier_median_by_hand(runs, expected):
+    assert kaplan_meier_median(runs) == kaplan_meier_median(runs[::-1]) == expected
+
+
+def test_kaplan_meier_on_the_leukaemia_trial():
+    """Freireich et al. 1963, as tabulated in every textbook: median remission 23 weeks on 6-MP, 8 on placebo."""
+    treated = arrivals(6, 6, 6, 7, 10, 13, 16, 22, 23, never=(6, 9, 10, 11, 17, 19, 20, 25, 32, 32, 34, 35))
+    placebo = arrivals(1, 1, 2, 2, 3, 4, 4, 5, 5, 8, 8, 8, 8, 11, 11, 12, 12, 15, 17, 22, 23)
+    assert (kaplan_meier_median(treated), kaplan_meier_median(placebo)) == (23, 8)
+
+
+def test_the_interval_of_a_median_may_reach_beyond_the_budget():
+    estimate = median_tasks(arrivals(80, 120, 160, 200, never=(400,)))
+    assert (estimate.value, estimate.low, estimate.high, estimate.n) == (160, 80, math.inf, 5)
+
+
+def test_speedup_of_runs_that_all_arrive():
+    ratio = speedup(arrivals(400, 500, 600), arrivals(100, 100, 100))
+    assert (ratio.value, ratio.at_least, ratio.low, ratio.high, ratio.n) == (5, 5, 4, 6, 3)
+
+
+def test_a_censored_baseline_gives_a_lower_bound():
+    """Ours needs 100 tasks. The baseline never arrives within 400: at least four times, and nobody knows how many."""
+    ratio = speedup(arrivals(never=(400,) * 5), arrivals(*[100] * 5))
+    assert (ratio.value, ratio.at_least, ratio.low, ratio.high) == (math.inf, 4, 4, math.inf)
+
+
+def test_one_late_arrival_pulls_the_lower_bound_down():
+    """The resampled median of (300, 300, never, never, never) is 300 often enough to count."""
+    ratio = speedup(arrivals(300, 300, never=(400,) * 3), arrivals(*[100] * 5))
+    assert (ratio.value, ratio.at_least, ratio.low) == (math.inf, 4, 3)
+
+
+def test_our_own_budget_bounds_the_ratio_from_above():
+    ratio = speedup(arrivals(*[200] * 3), arrivals(never=(400,) * 3))
+    assert (ratio.value, ratio.at_least, ratio.low, ratio.high) == (0, 0, 0, 0.5)
+
+
+def test_two_arms_that_never_arrive_cannot_be_compared():
+    ratio = speedup(arrivals(never=(400,) * 3), arrivals(never=(400,) * 3))
+    assert math.isnan(ratio.value) and (ratio.at_least, ratio.low, ratio.high) == (0, 0, math.inf)
+
+
+def test_pass_hat_k_by_hand():
+    """4, 2 and 0 successes of 4: two of four drawn are all successes in 1, 1/6 and 0 of the cases."""
+    assert pass_hat_k([4, 2, 0], trials=4, k=1) == pytest.approx((1 + 1 / 2) / 3)
+    assert pass_hat_k([4, 2, 0], trials=4, k=2) == pytest.approx((1 + 1 / 6) / 3)
+    assert pass_hat_k([4, 2, 0], trials=4, k=4) == pytest.approx(1 / 3)

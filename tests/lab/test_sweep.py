@@ -1,0 +1,248 @@
+"""sweep: grids of configs, and many runs side by side."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from lfo.cli import main
+from lfo.config import ConfigError, as_dict
+from lfo.lab.sweep import SweepError, by_arm, newest_numbers, read_grid, seeded, train_many
+from lfo.runs import RunFolder
+from lfo.train import train
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def base_config(make_config, tmp_path):
+    settings = {"env.levels": [1], "task_budget": 1, "eval_splits": ["validation"], "world_model": None}
+    config = make_config(name="tiny", **settings)
+    path = tmp_path / "tiny.yaml"
+    path.write_text(json.dumps(as_dict(config)))
+    return config, path
+
+
+def test_a_grid_is_every_combination_for_every_seed(base_config, tmp_path):
+    _, path = base_config
+    grid = tmp_path / "grid.yaml"
+    grid.write_text(
+        f"config: {path}\nseeds: [3, 4]\nfixed: {{task_budget: 2}}\n"
+        "grid: {policy.tis_cap: [0.1, 0.3], rollout.group_size: [2, 4]}\n"
+    )
+    runs = read_grid(grid, tmp_path / "out")
+    assert [folder.name for folder in runs][:3] == [
+        "tiny,tis_cap=0.1,group_size=2,seed=3",
+        "tiny,tis_cap=0.1,group_size=2,seed=4",
+        "tiny,tis_cap=0.1,group_size=4,seed=3",
+    ]
+    chosen = {(c.policy.tis_cap, c.rollout.group_size, c.seed) for c in runs.values()}
+    assert chosen == {(low, size, seed) for low in (0.1, 0.3) for size in (2, 4) for seed in (3, 4)}
+    assert {c.task_budget for c in runs.values()} == {2} and {f.parent for f in runs} == {tmp_path / "out"}
+
+
+def test_a_grid_may_be_a_single_run(base_config, tmp_path):
+    config, path = base_config
+    (tmp_path / "grid.yaml").write_text(f"config: {path}\n")
+    assert read_grid(tmp_path / "grid.yaml", "out") == {Path("out/tiny,run,seed=0"): config}
+
+
+def test_arms_are_named_sets_of_settings(base_config, tmp_path):
+    """An arm's settings win over the fixed ones; it may start from another config; all arms' first seeds come first."""
+    config, path = base_config
+    other = tmp_path / "other.yaml"
+    other.write_text(json.dumps(as_dict(dataclasses.replace(config, warmup_tasks=7))))
+    (tmp_path / "arms.yaml").write_text(
+        f"config: {path}\nseeds: [3, 4]\nfixed: {{task_budget: 2, policy.tis_cap: 0.1}}\n"
+        f"arms:\n  plain:\n  wide: {{policy.tis_cap: 0.3}}\n  other: {{config: {other}}}\n"
+    )
+    runs = read_grid(tmp_path / "arms.yaml", "out")
+    assert list(runs) == [Path(f"out/{arm}/seed{seed}") for seed in (3, 4) for arm in ("plain", "wide", "other")]
+    assert [c.name for c in runs.values()] == ["plain", "wide", "other"] * 2
+    assert [c.seed for c in runs.values()] == [3] * 3 + [4] * 3 and {c.task_budget for c in runs.values()} == {2}
+    assert [(c.policy.tis_cap, c.warmup_tasks) for c in runs.values()][:3] == [(0.1, 0), (0.3, 0), (0.1, 7)]
+    assert by_arm(runs) == {a: [Path(f"out/{a}/seed{s}") for s in (3, 4)] for a in ("plain", "wide", "other")}
+
+
+def test_an_arm_may_have_no_world_model_and_old_names_are_read(base_config, tmp_path):
+    """What is fixed about the world model makes one; an arm may take it away again."""
+    (tmp_path / "arms.yaml").write_text(
+        f"config: {base_config[1]}\nfixed: {{world_model.probes: 0, world_model.disguise: 0.5}}\n"
+        "arms: {alone: {world_model: null}, both: {world_seed: 3}}\n"
+    )
+    alone, both = read_grid(tmp_path / "arms.yaml", "out").values()
+    assert alone.world_model is None and both.world_model.anonymise == 0.5 and both.env.world_seed == 3
+
+
+@pytest.mark.parametrize("text", ["arms: [a, b]", "arms: {a: 3}", "arms: {a: }\ngrid: {seed: [1]}", "arms:"])
+def test_arms_that_cannot_be_read_are_said(base_config, tmp_path, text):
+    (tmp_path / "arms.yaml").write_text(f"config: {base_config[1]}\n{text}\n")
+    with pytest.raises(ConfigError, match=r"'arms' in .* must give every arm a mapping of settings"):
+        read_grid(tmp_path / "arms.yaml", "out")
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("tuning_*.yaml")), ids=lambda p: p.name)
+def test_shipped_grids_load(path, monkeypatch):
+    monkeypatch.chdir(ROOT)  # a grid names its config from there
+    runs = read_grid(path, "out")
+    assert len(runs) > 1
+    for config in runs.values():  # never tune on test; worlds from 100 on are thrown away
+        assert config.eval_splits == ("validation",) or config.env.world_seed >= 100
+
+
+def test_shipped_ablations_fit_each_other(monkeypatch):
+    """No arm is in two files, no run is trained under two names, and the controls are what every section needs."""
+    monkeypatch.chdir(ROOT)
+    grids = {path.stem: read_grid(path, "out") for path in (ROOT / "configs").glob("ablation_*.yaml")}
+    runs = {folder: config for grid in grids.values() for folder, config in grid.items()}
+    assert len(runs) == sum(map(len, grids.values()))
+    controls = by_arm(grids["ablation_controls"])
+    assert list(controls) == ["reference", "placebo", "imagine_0", "none", "equal_compute"]
+    assert len({dataclasses.replace(config, name="") for config in runs.values()}) == len(runs)
+    assert {len(folders) for folders in by_arm(runs).values()} == {3}
+    assert all(set(config.eval_splits) == {"validation", "test"} for config in runs.values())
+
+
+def test_seeds_of_one_config(base_config):
+    config, _ = base_config
+    runs = seeded(config, [0, 7], "out")
+    assert runs == {Path("out/tiny/seed0"): config, Path("out/tiny/seed7"): dataclasses.replace(config, seed=7)}
+
+
+def test_a_failed_run_is_named_and_the_others_are_finished(base_config, tmp_path):
+    """Two processes: one is trained to its end, the other has no base; its log says so."""
+    config, _ = base_config
+    broken = dataclasses.replace(config, model=dataclasses.replace(config.model, base="nowhere"))
+    with pytest.raises(SweepError) as error:
+        train_many({tmp_path / "broken": broken, tmp_path / "good": config}, workers=2, progress=False)
+    log = tmp_path / "broken" / "log.txt"
+    assert str(error.value).startswith(f"1 of 2 runs failed; see {log}: lfo train: no base model in 'nowhere'")
+    assert set(RunFolder(tmp_path / "good").adapters()) == {"policy"}
+    rows = [json.loads(line) for line in (tmp_path / "good" / "metrics.jsonl").read_text().splitlines()]
+    assert [row["tasks"] for row in rows if row["kind"] == "step"] == [1]
+
+
+class Process:
+    """A process that has run already, or one that never ends."""
+
+    def __init__(self, returncode: int | None = 0):
+        self.returncode, self.waited = returncode, False
+
+    def poll(self):
+        return self.returncode
+
+    def wait(self):
+        self.waited = True
+
+
+@pytest.fixture
+def in_process(monkeypatch):
+    """Runs are trained here, without processes of their own; the folders, in the order in which they were started."""
+    started = []
+
+    def start(folder, config, environment):
+        started.append((folder, environment["OMP_NUM_THREADS"]))
+        train(config, folder, progress=False)
+        return Process()
+
+    monkeypatch.setattr("lfo.lab.sweep._start", start)
+    monkeypatch.setattr("lfo.lab.sweep.POLL_SECONDS", 0.0)
+    return started
+
+
+def test_the_command_trains_a_grid_and_ranks_it(base_config, tmp_path, in_process, capsys):
+    _, path = base_config
+    (tmp_path / "grid.yaml").write_text(f"config: {path}\ngrid: {{policy.tis_cap: [0.1, 0.3]}}\n")
+    out = tmp_path / "out"
+    assert main(["sweep", "--grid", str(tmp_path / "grid.yaml"), "--out", str(out), "--workers", "1"]) == 0
+    names = ["tiny,tis_cap=0.1,seed=0", "tiny,tis_cap=0.3,seed=0"]
+    assert [folder.name for folder, _ in in_process] == names
+    shown = capsys.readouterr()
+    assert shown.out.endswith(f"wrote {out / 'summary.csv'}\n") and all(name in shown.out for name in names)
+    assert "2/2" in shown.err  # the bar counts sampled tasks
+    assert sorted(pd.read_csv(out / "summary.csv")["run"]) == names
+
+
+def test_the_command_trains_arms_and_sums_them_up(base_config, tmp_path, in_process, capsys):
+    (tmp_path / "arms.yaml").write_text(
+        f"config: {base_config[1]}\narms: {{plain: {{}}, wide: {{policy.tis_cap: 0.3}}}}\n"
+    )
+    out = tmp_path / "out"
+    assert main(["sweep", "--grid", str(tmp_path / "arms.yaml"), "--out", str(out)]) == 0
+    assert [folder for folder, _ in in_process] == [out / "plain" / "seed0", out / "wide" / "seed0"]
+    assert set(pd.read_csv(out / "summary.csv")["arm"]) == {"plain", "wide"}
+    assert capsys.readouterr().out.endswith(f"wrote {out / 'summary.csv'}\n")
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_every_run_has_one_thread_whatever_runs_beside_it(base_config, tmp_path, in_process, monkeypatch, workers):
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    runs = seeded(base_config[0], [0, 1], tmp_path)
+    assert train_many(runs, workers, progress=False) == list(runs)
+    assert [threads for _, threads in in_process] == ["1", "1"]
+
+
+def test_what_is_finished_is_not_started_again(base_config, tmp_path, in_process):
+    """A run of another config in the same folder is: `lfo train` then says what differs."""
+    config, _ = base_config
+    one, other = tmp_path / "one", tmp_path / "other"
+    train_many({one: config}, progress=False)
+    (one / "requested.json").write_text(json.dumps(as_dict(config), indent=2) + "\n")
+    assert train_many({one: config, other: config}, progress=False) == [one, other]
+    assert [folder for folder, _ in in_process] == [one, other]
+    run = RunFolder(one)
+    assert run.finished(config) and not run.finished(dataclasses.replace(config, seed=5))
+    rows = (one / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (one / "metrics.jsonl").write_text("".join(rows[:-1]))
+    assert not run.finished(config)
+
+
+def test_a_request_that_was_refused_is_not_finished(base_config, tmp_path, in_process):
+    """`lfo train` refuses the folder of another run, but the request lies there."""
+    config, other = base_config[0], dataclasses.replace(base_config[0], weight_decay=0.5)
+    train_many({tmp_path: config}, progress=False)
+    (tmp_path / "requested.json").write_text(json.dumps(as_dict(other), indent=2) + "\n")
+    assert not RunFolder(tmp_path).finished(other) and RunFolder(tmp_path).finished(config)
+
+
+def test_ctrl_c_waits_for_every_checkpoint(base_config, tmp_path, monkeypatch):
+    processes = [Process(None), Process(None)]
+    waiting = iter(processes)
+    monkeypatch.setattr("lfo.lab.sweep._start", lambda *_: next(waiting))
+
+    def interrupt(seconds):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("time.sleep", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        train_many(seeded(base_config[0], [0, 1], tmp_path), workers=2, progress=False)
+    assert all(p.waited for p in processes)
+
+
+def test_what_a_clone_brings_along_is_no_progress(base_config, tmp_path, in_process, capsys):
+    """Committed metrics of an earlier run, without its checkpoints: all is still to be done."""
+    config = base_config[0]
+    (tmp_path / "metrics.jsonl").write_text('{"kind": "step", "tasks": 1, "train_success": 0.5}\n')
+    assert RunFolder(tmp_path).tasks_done() == 0
+    train_many({tmp_path: config})
+    bar = capsys.readouterr().err
+    assert bar.index("0/1") < bar.index("1/1")
+    assert RunFolder(tmp_path).tasks_done() == 1
+
+
+def test_the_bar_shows_how_the_runs_do(tmp_path):
+    rows = [
+        '{"kind": "step", "train_success": 0.5, "policy/loss": 0.25}',
+        '{"kind": "success", "success": 1.0}',
+        '{"kin',
+    ]
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "metrics.jsonl").write_text("\n".join(rows if name == "one" else rows[1:]))
+    folders = [tmp_path / "one", tmp_path / "two", tmp_path / "none"]
+    assert newest_numbers(folders) == {"success": "0.50", "loss": "0.25"}
+    assert newest_numbers(folders[1:]) == {}

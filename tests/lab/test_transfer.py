@@ -1,0 +1,158 @@
+"""transfer: what a run's newest adapters do elsewhere is played once and written down, episode by episode."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from types import SimpleNamespace
+
+import pytest
+
+from lfo.couplings import Imagine, Plain
+from lfo.envs.phone import callers
+from lfo.envs.phone.knowledge import empty_handed
+from lfo.envs.phone.phrasings import read_reply
+from lfo.envs.phone.tools import FORM
+from lfo.envs.phone.vocabulary import FIELDS
+from lfo.envs.phone.world import LEVELS, needed_fields
+from lfo.lab import transfer
+from lfo.lab.told import Told
+from lfo.lab.transfer import CONDITIONS, TELLERS, measure, measure_told, usual_demands
+from lfo.lab.transfer_tables import TRANSFER
+from lfo.runs import RunError, RunFolder
+from lfo.types import Call, Turn
+
+
+@pytest.fixture(scope="module")
+def run(make_config, base_path, base_adapters, tmp_path_factory):
+    """A run folder with untrained adapters on the embedded base."""
+    settings = {"model.base": str(base_path), "world_model.coupling": "imagine"}
+    short = {"rollout.max_action_tokens": 48, "rollout.max_tokens": 300}
+    folder = RunFolder(tmp_path_factory.mktemp("run"))
+    folder.begin(make_config(**settings, **short))
+    shutil.copytree(base_adapters["policy"].parent, folder.version(1))
+    return folder.path
+
+
+def test_one_row_per_episode_of_every_condition(run, world):
+    rows = measure(run, episodes=2, tasks_per_level=1)
+    assert len(rows) == len(CONDITIONS) * len(LEVELS) * 2
+    facts = ["split", "held_out_phrasing", "task_id", "level", "variation", "episode"]
+    assert list(rows.columns) == [*facts, "success", "needed", "requested", "useful"]
+    assert (rows["useful"] <= rows[["needed", "requested"]].min(axis=1)).all() and rows["requested"].any()
+    assert set(zip(rows["split"], rows["held_out_phrasing"], strict=True)) == set(CONDITIONS)
+    tasks = {t.task_id: t for t in world.split("test") + world.split("validation")}
+    for row in rows.itertuples():
+        task = tasks[row.task_id]
+        rules = [r for (company, _), r in world.rules.items() if company == task.company_id]
+        assert (row.split, row.level) == (task.split, task.level) and {r.variation for r in rules} == {row.variation}
+    assert sorted(rows["episode"].unique()) == [0, 1] and set(rows["success"]) <= {0, 1}
+
+
+def test_what_a_form_requests_beside_what_the_task_needs(world):
+    """An oracle asks for what is needed, whatever users withhold, and nothing else; one field swapped is one less."""
+    for task in world.split("test"):
+        episode = callers.play_scripted(world, task, "oracle")
+        row = SimpleNamespace(task_id=task.task_id, turns=episode.turns, success=episode.success)
+        outcome = transfer._outcome(world, row)
+        assert outcome["needed"] == outcome["requested"] == outcome["useful"] and outcome["success"]
+    task = world.split("test", (2,))[0]
+    needed = needed_fields(world.rules, task.company_id, task.goals)
+    other = next(f for f in FIELDS if f not in needed)
+    turns = [Turn(Call(FORM, {"fields": [other, needed[0]]}), "{}", "ok")]
+    row = SimpleNamespace(task_id=task.task_id, turns=turns, success=False)
+    assert transfer._outcome(world, row) == {"success": 0, "needed": len(needed), "requested": 2, "useful": 1}
+
+
+def test_all_tasks_of_the_world_unless_told_otherwise(run, world, monkeypatch):
+    heard = []
+
+    def played(engine, codec, coupling, tasks, rollout, episodes):
+        heard.append((tasks[0].split, codec.env.held_out_phrasing))
+        return [SimpleNamespace(task_id=t.task_id, turns=[], success=True) for t in tasks for _ in range(episodes)]
+
+    monkeypatch.setattr(transfer, "play_tasks", played)
+    rows = measure(run, episodes=1)
+    assert tuple(heard) == CONDITIONS
+    assert set(rows["task_id"]) == {t.task_id for t in world.split("validation") + world.split("test")}
+    assert (rows["success"] == 1).all() and not rows["requested"].any() and (rows["needed"] > 0).any()
+
+
+def test_what_was_measured_is_not_played_again_and_anything_else_is(run):
+    rows = measure(run, episodes=2, tasks_per_level=1)
+    rows.assign(success=7).to_csv(run / TRANSFER, index=False)
+    assert set(measure(run, episodes=2, tasks_per_level=1)["success"]) == {7}
+    fewer = measure(run, episodes=1, tasks_per_level=1)
+    assert len(fewer) == len(rows) // 2 and set(fewer["success"]) <= {0, 1}
+
+
+def test_what_was_measured_with_older_adapters_is_played_again(run):
+    rows = measure(run, episodes=1, tasks_per_level=1)
+    rows.assign(success=7).to_csv(run / TRANSFER, index=False)
+    later = (run / TRANSFER).stat().st_mtime + 1
+    (adapter,) = run.glob("adapters/v*/policy/adapter_model.safetensors")
+    os.utime(adapter, (later, later))
+    assert set(measure(run, episodes=1, tasks_per_level=1)["success"]) <= {0, 1}
+
+
+# --- told ------------------------------------------------------------------------------------
+
+
+def test_episodes_by_what_the_policy_is_told(run, world, monkeypatch):
+    """The same tasks and users each time: without and with imagined replies, and with those of three who know rules."""
+    seen = {}
+
+    def played(engine, codec, coupling, tasks, rollout, episodes, seed):
+        seen.setdefault((seed, *(t.task_id for t in tasks)), []).append(coupling)
+        return [SimpleNamespace(success=isinstance(coupling, Imagine), task_id=t.task_id) for t in tasks]
+
+    monkeypatch.setattr(transfer, "play_tasks", played)
+    rows = measure_told(run)
+    assert len(seen) == 2
+    for couplings in seen.values():
+        assert [type(coupling) for coupling in couplings] == [Plain, Imagine, Told, Told, Told]
+    assert list(rows["told"].unique()) == list(TELLERS)
+    won = rows.groupby("told")["success"].max()
+    assert won.drop("nothing").all() and not won["nothing"]
+    monkeypatch.setattr(transfer, "play_tasks", None)
+    assert measure_told(run).equals(rows)
+
+
+def test_only_policies_that_imagine_are_told_anything(tmp_path, make_config):
+    RunFolder(tmp_path).begin(make_config(**{"world_model.coupling": "stacked"}))
+    with pytest.raises(RunError, match="has the coupling stacked; only `imagine` is told anything"):
+        measure_told(tmp_path)
+
+
+def test_usual_demands(world):
+    """What typical companies demand, of every company; the house field where anything is demanded at all."""
+    typical, house = usual_demands(world), usual_demands(world, house=True)
+    changed = {world.rules[key].variation for key, fields in typical.items() if world.rules[key].required != fields}
+    assert set(typical) == set(world.rules) and changed == {"extra", "different"}
+    for (company, name), fields in typical.items():
+        own = {world.typical.house_field[world.companies[company].industry]} if fields else set()
+        assert set(house[company, name]) == set(fields) | own
+
+
+def test_who_knows_says_what_is_demanded_or_what_is_thought_to_be(codec, world, make_config):
+    """Every department of some companies, in the words of a CSR, the same each time; others are told what is given."""
+    w = make_config().world_model
+    truth, thought = Told(w, codec), Told(w, codec, usual_demands(world))
+    for company in [*world.companies.values()][::10]:
+        for d in company.departments:
+            question = empty_handed(world, company, d.name, d.name)
+            for told, required in (
+                (truth, world.rules[company.company_id, d.name].required),
+                (thought, usual_demands(world)[company.company_id, d.name]),
+            ):
+                status, fields, _ = read_reply(told.says(question))
+                assert (status, fields) == ("auth_failed" if required else "success", frozenset(required))
+                assert told.says(question) == told.says(question)
+                said = list(told.answer(question))
+                assert said == []  # it asks no model
+
+
+def test_a_run_without_adapters_says_so(tmp_path, make_config):
+    RunFolder(tmp_path).begin(make_config())
+    with pytest.raises(RunError, match="holds no adapters; train there first"):
+        measure(tmp_path, 1, 1)

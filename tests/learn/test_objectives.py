@@ -1,0 +1,210 @@
+"""objectives: advantages, losses and the overlong penalty against numbers worked out by hand."""
+
+from __future__ import annotations
+
+import doctest
+import math
+
+import pytest
+import torch
+
+from lfo.learn import objectives
+from lfo.learn.objectives import (
+    Dapo,
+    LossSum,
+    PolicyTokens,
+    Scores,
+    dapo_loss,
+    group_advantages,
+    overlong_penalty,
+    tis_weights,
+    world_model_loss,
+)
+from lfo.types import Role
+
+
+def test_doctests():
+    outcome = doctest.testmod(objectives)
+    assert outcome.attempted >= 1 and outcome.failed == 0
+
+
+# --- advantages ------------------------------------------------------------------------------
+
+
+def test_advantages_of_four_rollouts_by_hand():
+    """Mean 1/4, variance ((3/4)^2 + 3 (1/4)^2) / 4 = 3/16: the winner gets (3/4) / (sqrt(3)/4) = sqrt(3)."""
+    advantages = group_advantages(torch.tensor([0.0, 1.0, 0.0, 0.0]), torch.zeros(4))
+    third = 1 / math.sqrt(3)
+    assert advantages.tolist() == pytest.approx([-third, math.sqrt(3), -third, -third], rel=1e-5)
+
+
+def test_advantages_do_not_cross_groups():
+    """Groups 7 (rewards 1, 0) and 3 (rewards 10, 20, 30, variance 200/3) interleaved."""
+    advantages = group_advantages(torch.tensor([1.0, 10, 20, 0, 30]), torch.tensor([7, 3, 3, 7, 3]))
+    side = 10 / math.sqrt(200 / 3)
+    assert advantages.tolist() == pytest.approx([1, -side, 0, -1, side], abs=1e-4)
+
+
+@pytest.mark.parametrize("reward", [0.0, 1.0])
+def test_a_group_of_one_mind_teaches_nothing(reward):
+    assert group_advantages(torch.full((4,), reward), torch.zeros(4)).tolist() == [0.0] * 4
+
+
+def test_no_rollouts_no_advantages():
+    assert group_advantages(torch.tensor([]), torch.tensor([])).tolist() == []
+
+
+# --- the overlong penalty --------------------------------------------------------------------
+
+
+def test_overlong_penalty_points():
+    """Budget 100, buffer 20: nothing up to 80, then a straight line to -1 at 100."""
+    lengths = torch.tensor([0.0, 80, 85, 90, 99, 100, 150])
+    assert overlong_penalty(lengths, 100, 20).tolist() == pytest.approx([0, 0, -0.25, -0.5, -0.95, -1, -1])
+
+
+def test_without_a_buffer_the_penalty_is_a_step():
+    assert overlong_penalty(torch.tensor([99.0, 100, 101]), 100, 0).tolist() == [0, 0, -1]
+
+
+# --- DAPO ------------------------------------------------------------------------------------
+
+# ratio, advantage -> surrogate, clipped?, d surrogate / d log-prob; clip range [0.8, 1.28]
+CASES = [
+    (1.0, 2.0, 2.0, False, 2.0),
+    (1.25, 1.0, 1.25, False, 1.25),  # above 1.2: only clip-higher lets it pass
+    (1.5, 1.0, 1.28, True, 0.0),
+    (0.5, 1.0, 0.5, False, 0.5),  # the minimum keeps what makes the objective worse
+    (0.5, -1.0, -0.8, True, 0.0),
+    (0.75, -1.0, -0.8, True, 0.0),  # 0.75 is as far below 1 as 1.25 is above, and is clipped
+    (1.5, -1.0, -1.5, False, -1.5),
+    (1.3, 0.0, 0.0, False, 0.0),
+]
+
+
+@pytest.mark.parametrize(("ratio", "advantage", "surrogate", "clipped", "slope"), CASES)
+def test_one_token_by_hand(ratio, advantage, surrogate, clipped, slope):
+    old = torch.tensor([-2.0])
+    new = (old + math.log(ratio)).requires_grad_()
+    loss = dapo_loss(new, old, torch.tensor([advantage]))
+    loss.total.backward()
+    assert loss.total.item() == pytest.approx(-surrogate, abs=1e-6)
+    assert new.grad.item() == pytest.approx(-slope, abs=1e-6)
+    assert loss.metrics["ratio_clipped"] == clipped
+    assert loss.metrics["kl"] == pytest.approx(ratio - 1 - math.log(ratio), abs=1e-6)
+    assert loss.metrics["neg_logprob"] == 2.0
+
+
+def test_tokens_are_summed_and_counted():
+    ratios, advantages = (torch.tensor([case[i] for case in CASES]) for i in (0, 1))
+    old = torch.linspace(-3, -1, len(CASES))
+    loss = dapo_loss(old + ratios.log(), old, advantages)
+    assert loss.count == len(CASES)
+    assert loss.total.item() == pytest.approx(-sum(case[2] for case in CASES), abs=1e-5)
+    assert loss.metrics["ratio_clipped"] == 3
+    assert loss.metrics["neg_logprob"] == pytest.approx(2.0 * len(CASES))
+    assert loss.mean().item() == pytest.approx(loss.total.item() / len(CASES))
+
+
+def test_the_clip_range_is_a_setting():
+    old = torch.tensor([-1.0, -1.0])
+    loss = dapo_loss(old + torch.tensor([2.0, 0.1]).log(), old, torch.tensor([1.0, -1.0]), clip_low=0.5, clip_high=0.1)
+    assert loss.total.item() == pytest.approx(-(1.1 - 0.5))
+
+
+def test_importance_weights_by_hand():
+    """Learner 0.6, 0.3, 0.2 and sampler 0.2, 0.3, 0.4: ratios 3, 1 and 1/2, of which the first is cut to 2."""
+    learner, sampler = (torch.tensor(p).log() for p in ([0.6, 0.3, 0.2], [0.2, 0.3, 0.4]))
+    assert tis_weights(learner, sampler, cap=2.0).tolist() == pytest.approx([2, 1, 0.5])
+
+
+@pytest.mark.parametrize(("ratio", "advantage", "surrogate", "clipped", "slope"), CASES)
+def test_importance_weights_multiply_what_the_clip_leaves(ratio, advantage, surrogate, clipped, slope):
+    """They are constants: the clip looks at the learner's own ratio alone."""
+    old = torch.tensor([-2.0])
+    new = (old + math.log(ratio)).requires_grad_()
+    loss = dapo_loss(new, old, torch.tensor([advantage]), weights=torch.tensor([0.5]))
+    loss.total.backward()
+    assert loss.total.item() == pytest.approx(-0.5 * surrogate, abs=1e-6)
+    assert new.grad.item() == pytest.approx(-0.5 * slope, abs=1e-6)
+    assert loss.metrics["ratio_clipped"] == clipped
+
+
+# --- DAPO as an objective --------------------------------------------------------------------
+
+
+@pytest.fixture
+def dapo(make_config):
+    """Its soft penalty grows over the last 10 of 100 tokens."""
+    return Dapo(make_config(**{"rollout.max_tokens": 100, "policy.clip": [0.5, 0.1]}))
+
+
+def test_a_rollouts_advantage_is_that_of_each_of_its_actions(dapo, make_rollout):
+    """One of four succeeds: sqrt(3) for its action tokens, -1 / sqrt(3) for the others'."""
+    group = [make_rollout([1, 2], [3, 4 + i], [5], [6], success=i == 1, logprob=-0.5) for i in range(4)]
+    assert not dapo.uses_values
+    for i, (rollout, sample) in enumerate(zip(group, dapo.assign([group]), strict=True)):
+        a = math.sqrt(3) if i == 1 else -1 / math.sqrt(3)
+        assert sample.advantages == pytest.approx([0, 0, a, a, 0, a], rel=1e-5)
+        assert (sample.tokens, sample.roles, sample.old_logprobs) == (rollout.tokens, rollout.roles, rollout.logprobs)
+        assert not sample.distilled and sample.heard is None and sample.returns is None
+        assert sample.roles == [Role.PROMPT] * 2 + [Role.ACTION] * 2 + [Role.OBSERVATION, Role.ACTION]
+
+
+def test_scouts_have_no_part_in_their_group(dapo, make_rollout):
+    """Without the scout's success this group is of one mind, and of another length: no sample, no share in the mean."""
+    losers = [make_rollout([1], [2], group=1) for _ in range(2)]
+    scout = make_rollout([1], [2] * 99, group=1, success=True, scout=True)
+    other = [make_rollout([1], [3], group=2, success=i == 0) for i in range(2)]
+    samples = dapo.assign([[scout, *losers], other])
+    assert [sample.advantages[1] for sample in samples] == pytest.approx([0, 0, 1, -1], abs=1e-5)
+    assert dapo.assign([[scout]]) == [] == dapo.assign([])
+
+
+def test_what_is_too_long_is_punished(dapo, make_rollout):
+    """Two successes of 90 and 95 tokens, budget 100: rewards 1 and 1/2, so advantages 1 and -1."""
+    group = [make_rollout([1], [2] * (n - 1), success=True) for n in (90, 95)]
+    assert [sample.advantages[1] for sample in dapo.assign([group])] == pytest.approx([1, -1], abs=1e-4)
+
+
+def test_the_objective_is_the_clipped_loss(dapo):
+    old, advantages, weights = torch.tensor([-1.0, -1.0]), torch.tensor([1.0, -1.0]), torch.tensor([0.5, 1.0])
+    new = old + torch.tensor([2.0, 0.1]).log()
+    assert dapo.loss(Scores(new), PolicyTokens(old, advantages)).total.item() == pytest.approx(-(1.1 - 0.5))
+    weighted = dapo.loss(Scores(new), PolicyTokens(old, advantages, weights))
+    assert weighted.total.item() == pytest.approx(-(0.55 - 0.5))
+
+
+# --- the world model -------------------------------------------------------------------------
+
+
+def test_world_model_loss_by_hand():
+    """Probabilities 1/2 and 1/4: (ln 2 + ln 4) nats over two tokens, one of them the arg-max."""
+    loss = world_model_loss(torch.tensor([0.5, 0.25]).log(), torch.tensor([True, False]))
+    assert loss.total.item() == pytest.approx(3 * math.log(2))
+    assert (loss.count, loss.metrics) == (2, {"correct": 1})
+    assert loss.mean().item() == pytest.approx(1.5 * math.log(2))
+
+
+# --- normalisation ---------------------------------------------------------------------------
+
+
+def test_parts_divided_by_the_global_count_add_up_to_the_whole():
+    logprobs = torch.tensor([-0.5, -1.0, -3.0])
+    whole = world_model_loss(logprobs, torch.ones(3, dtype=torch.bool))
+    parts = [world_model_loss(part, torch.ones(len(part), dtype=torch.bool)) for part in logprobs.split([2, 1])]
+    assert whole.mean().item() == pytest.approx(1.5)
+    assert sum(part.mean(3).item() for part in parts) == pytest.approx(1.5)
+    assert sum(part.mean().item() for part in parts) != pytest.approx(1.5)
+
+
+def test_an_empty_component_is_a_zero_that_can_go_backward():
+    weights = torch.ones(3, requires_grad=True)
+    nothing = weights[:0]
+    policy = dapo_loss(nothing, nothing.detach(), nothing.detach())
+    world = world_model_loss(nothing, torch.zeros(0, dtype=torch.bool))
+    total = policy.mean() + 0.5 * world.mean()
+    total.backward()
+    assert (total.item(), policy.count, world.count) == (0.0, 0, 0)
+    assert weights.grad.tolist() == [0.0, 0.0, 0.0]
+    assert LossSum(torch.tensor(0.0), 0, {}).mean(0).item() == 0.0

@@ -1,0 +1,78 @@
+"""replay: what the world model hears again, and the placebo in which replies belong to other tasks' calls."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+
+import pytest
+
+from lfo.learn.replay import ReplayBuffer, shuffled
+from lfo.types import Call, Encoded, Example
+
+
+def example(task: str, i: int) -> Example:
+    """The i-th call of a task; its reply begins with the task's name."""
+    encoded = Encoded((ord(task), i), (100 * ord(task) + i,))
+    status = "success" if i else "auth_failed"
+    return Example(task, Call("phone", {"number": i}), f"{task}{i}", status, encoded, "a request", ())
+
+
+@pytest.fixture
+def calls() -> list[Example]:
+    """Nine distinct calls of four tasks with a reply each, and two that were made twice."""
+    made = [example(task, i) for task, size in {"a": 4, "b": 2, "c": 2, "d": 1}.items() for i in range(size)]
+    return [*made, made[0], made[5]]
+
+
+# --- the buffer ------------------------------------------------------------------------------
+
+
+def test_replay_draws_without_repetition_from_the_seed_alone(calls):
+    calls = calls[:9]
+    buffer = ReplayBuffer()
+    assert buffer.draw(3, 0) == []
+    buffer.add(calls[:2])
+    buffer.add(calls[2:])
+    assert sorted(buffer.draw(20, 0), key=calls.index) == calls
+    drawn = buffer.draw(3, 7)
+    assert len({e.encoded for e in drawn}) == 3 and drawn == ReplayBuffer(calls).draw(3, 7)
+    assert len({tuple(e.encoded for e in buffer.draw(3, seed)) for seed in range(20)}) > 10
+
+
+def test_replay_keeps_every_distinct_call_once_in_order(calls):
+    encoded = Encoded(calls[0].encoded.prompt, (7,))
+    other = dataclasses.replace(calls[0], reply="no", encoded=encoded)  # same call, another answer
+    told_before = dataclasses.replace(calls[1], request="another request")  # the world model reads the same
+    buffer = ReplayBuffer([calls[0], calls[1], calls[0]])
+    buffer.add([told_before, other, calls[2], other])
+    assert buffer.examples == [calls[0], calls[1], other, calls[2]]
+
+
+# --- the placebo -----------------------------------------------------------------------------
+
+
+def test_a_placebo_exchanges_replies_between_tasks(calls):
+    """Prompts stay, every distinct reply is used once, none stays with its task, and the same call hears the same."""
+    placebo = shuffled(calls, seed=0)
+    assert [(e.encoded.prompt, e.task_id) for e in placebo] == [(e.encoded.prompt, e.task_id) for e in calls]
+    assert {e.encoded.reply for e in placebo} == {e.encoded.reply for e in calls}
+    assert len({e.encoded.prompt for e in placebo}) == 9
+    assert not any(e.reply.startswith(e.task_id) for e in placebo)
+    assert placebo[9:] == [placebo[0], placebo[5]]
+    told = {e.encoded.reply: (e.status, e.reply) for e in calls}
+    assert all(told[e.encoded.reply] == (e.status, e.reply) for e in placebo)
+    assert shuffled(calls, seed=0) == placebo != shuffled(calls, seed=1)
+
+
+def test_a_placebo_depends_on_nothing_that_the_call_says(calls):
+    """Over many steps a call of one task hears the five replies of the other three about equally often."""
+    heard = Counter(shuffled(calls, seed)[0].reply for seed in range(1500))
+    assert set(heard) == {"b0", "b1", "c0", "c1", "d0"} and max(heard.values()) < 1.5 * min(heard.values())
+
+
+def test_a_call_without_another_task_is_left_out(calls):
+    assert shuffled(calls[:4], seed=0) == [] == shuffled([], seed=0)
+    few = shuffled(calls[:5], seed=0)  # four calls of one task, one of another: one pair can exchange
+    assert sorted(e.task_id for e in few) == ["a", "b"]
+    assert {e.reply[0] for e in few} == {"a", "b"} and all(e.reply[0] != e.task_id for e in few)

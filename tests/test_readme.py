@@ -1,0 +1,261 @@
+"""README is short and true, and so is docs/: layout, commands, links and names are those of the repository."""
+
+import argparse
+import ast
+import dataclasses
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+from test_layout import tracked_files
+
+from lfo import types
+
+ROOT = Path(__file__).resolve().parents[1]
+README = ROOT / "README.md"
+PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
+EVERY_PAGE = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+MOST_BYTES = 7 * 1024
+
+FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```\s*$", re.MULTILINE | re.DOTALL)
+
+
+# ---------------------------------------------------------------- how pages are read
+
+
+def read(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+def section(name: str) -> str:
+    """What stands in README below a heading, up to the next one."""
+    found = re.search(rf"^## {re.escape(name)}\n(.*?)(?=^## |\Z)", read(README), re.MULTILINE | re.DOTALL)
+    assert found, f"README.md has no section '## {name}'"
+    return found[1]
+
+
+def tree_paths(block: str) -> list[str]:
+    """The paths of a layout block, one a line, folders ending in a slash, nested by indentation or `|--` strokes."""
+    paths, parents = [], []
+    for line in filter(str.strip, block.splitlines()):
+        indent = len(line) - len(line.lstrip(" │├└─|+-`"))
+        name = line[indent:].split()[0]
+        while parents and parents[-1][0] >= indent:
+            parents.pop()
+        path = (parents[-1][1] if parents else "") + name
+        paths.append(path)
+        if name.endswith("/"):
+            parents.append((indent, path))
+    return paths
+
+
+def shell_commands(text: str) -> list[list[str]]:
+    """The commands of shell blocks and inline code as words, without comments and leading assignments."""
+    lines = [block.replace("\\\n", " ") for language, block in FENCE.findall(text) if language in {"bash", "sh"}]
+    lines += re.findall(r"`([^`\n]+)`", FENCE.sub("", text))
+    commands = []
+    for command in re.split(r"&&|\|\||[;|\n]", "\n".join(re.sub(r"(?:^|\s)#.*", "", t, flags=re.M) for t in lines)):
+        words = command.split()
+        while words and (words[0] in {"$", "time"} or re.match(r"[A-Z_]\w*=", words[0])):
+            words.pop(0)
+        if words:
+            commands.append([words[0].rsplit("/", 1)[-1], *words[1:]])
+    return commands
+
+
+def paths_named(text: str) -> set[str]:
+    """Paths of the repository in inline code."""
+    places = "lfo|tests|docs|configs|notebooks|scripts|benchmarks|data"
+    return set(re.findall(rf"`((?:{places})/[\w./-]*)`", FENCE.sub("", text)))
+
+
+def anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ +(.+?)\s*$", FENCE.sub("", read(page)), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_layout_block_is_parsed():
+    assert tree_paths("lfo/      library\n  env.py  x\n  rollout/\n    a.py\nMakefile") == [
+        *("lfo/", "lfo/env.py", "lfo/rollout/", "lfo/rollout/a.py", "Makefile")
+    ]
+    assert tree_paths("├── lfo/\n│   └── env.py\n└── data/base/") == ["lfo/", "lfo/env.py", "data/base/"]
+
+
+def test_shell_commands_are_parsed():
+    text = "`A=1 make test`\n```bash\n$ cd x && .venv/bin/lfo train --steps 2  # make it so\n```\nmake sure\n"
+    assert shell_commands(text) == [["cd", "x"], ["lfo", "train", "--steps", "2"], ["make", "test"]]
+
+
+# ---------------------------------------------------------------- README
+
+
+def test_readme_is_short():
+    size = len(README.read_bytes())
+    assert size <= MOST_BYTES, f"README.md has {size} bytes, {MOST_BYTES} are enough: move something to docs/"
+
+
+def test_layout_matches_the_tree():
+    block = FENCE.search(section("Layout"))
+    assert block, "the section '## Layout' of README.md has no fenced block"
+    paths = tree_paths(block[2])
+    wrong = [path for path in paths if not ((ROOT / path).is_dir() if path[-1] == "/" else (ROOT / path).is_file())]
+    assert not wrong, "README.md names paths that do not exist"
+    # .gitignore and its like are housekeeping; folders such as .ci/ are not.
+    tops = {name.split("/")[0] for name in tracked_files() if "/" in name or not name.startswith(".")}
+    assert not tops - {path.split("/")[0] for path in paths}, "the layout block of README.md lacks top-level entries"
+
+
+def test_where_to_change_what():
+    rows = [line for line in section("Where do I change what?").splitlines() if line.startswith("| ")][1:]
+    assert len(rows) >= 11
+    for row in rows:
+        what, _, where = row.strip("| ").partition(" | ")
+        assert paths_named(where), f"README.md does not say where to change {what}"
+
+
+def dotted(node: ast.AST) -> str:
+    """``run.learner.update`` as it is written; "" for what is no name."""
+    if isinstance(node, ast.Name):
+        return node.id
+    inner = dotted(node.value) if isinstance(node, ast.Attribute) else ""
+    return f"{inner}.{node.attr}" if inner else ""
+
+
+def module_names(path: str) -> set[str]:
+    """What a module defines or imports at its top."""
+    names = set()
+    for node in ast.parse(read(ROOT / path)).body:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names |= {alias.asname or alias.name for alias in node.names}
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Assign):
+            names |= {dotted(target) for target in node.targets}
+    return names
+
+
+def names_of_run() -> set[str]:
+    """Methods of the class Run, and what of itself it uses (``learner.update``), by lfo/train.py."""
+    tree = ast.parse(read(ROOT / "lfo" / "train.py"))
+    (run,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Run")
+    used = {dotted(node) for node in ast.walk(run)}
+    methods = {node.name for node in run.body if isinstance(node, ast.FunctionDef)}
+    return methods | {name.removeprefix("self.") for name in used if name.startswith("self.")}
+
+
+def unknown_names(loop: str) -> set[str]:
+    """Names in the loop that exist neither in lfo/train.py nor, as fields, in lfo/types.py."""
+    records = [kind for kind in vars(types).values() if dataclasses.is_dataclass(kind)]
+    fields = {field.name for kind in records for field in dataclasses.fields(kind)}
+    of_run = {f"run.{name}" for name in names_of_run()}
+    nodes = list(ast.walk(ast.parse(loop)))
+    known = module_names("lfo/train.py") | module_names("lfo/config.py") | {"list", "zip", "run"}
+    known |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    named = {node.id for node in nodes if isinstance(node, ast.Name)}
+    chains = {dotted(node) for node in nodes if isinstance(node, ast.Attribute)} - {""}
+    of_records = {name for name in chains if not name.startswith("run.") and name.rpartition(".")[2] in fields}
+    return (named - known) | (chains - of_run - of_records)
+
+
+def test_the_loop_is_short_and_its_names_exist():
+    _, loop = FENCE.search(section("The loop")).groups()
+    assert len(loop.splitlines()) <= 15
+    assert unknown_names(loop) == set()
+
+
+def test_a_name_that_does_not_exist_is_found():
+    loop = "for row in run.sample_groups():\n    run.learner.learn(row.examples, row.prizes)\n    reward(row)"
+    assert unknown_names(loop) == {"run.learner.learn", "row.prizes", "reward"}
+
+
+def test_the_two_commands_are_there():
+    named = [words for words in shell_commands(section("Two commands")) if words[0] == "make"]
+    assert ["make", "results"] in named and ["make", "test"] in named
+
+
+# ---------------------------------------------------------------- README and docs/
+
+
+def make_targets() -> set[str]:
+    return set(re.findall(r"^([a-z][\w-]*):(?!=)", read(ROOT / "Makefile"), re.MULTILINE))
+
+
+@EVERY_PAGE
+def test_make_targets_exist(page):
+    named = {word for command, *words in shell_commands(read(page)) if command == "make" for word in words}
+    assert {word for word in named if re.fullmatch(r"[a-z][a-z-]*", word)} <= make_targets()
+
+
+@EVERY_PAGE
+def test_lfo_commands_exist(page):
+    from lfo.cli import build_parser
+
+    (subparsers,) = [a for a in build_parser()._actions if isinstance(a, argparse._SubParsersAction)]
+    for command, *words in shell_commands(read(page)):
+        if command != "lfo" or not words or words[0].startswith("-"):
+            continue
+        assert words[0] in subparsers.choices, f"{page.name} names `lfo {words[0]}`, which does not exist"
+        known = subparsers.choices[words[0]]._option_string_actions
+        unknown = [word for word in words if word.startswith("--") and word.split("=")[0] not in known]
+        assert not unknown, f"{page.name} gives `lfo {words[0]}` options that do not exist"
+
+
+def test_docs_name_every_lfo_command():
+    from lfo.cli import build_parser
+
+    (subparsers,) = [a for a in build_parser()._actions if isinstance(a, argparse._SubParsersAction)]
+    named = {
+        words[0] for command, *words in shell_commands(read(ROOT / "docs" / "use.md")) if command == "lfo" and words
+    }
+    assert set(subparsers.choices) <= named
+
+
+@EVERY_PAGE
+def test_settings_on_the_command_line_exist(page):
+    from lfo.config import GROUPS, RunConfig
+
+    groups = {"": RunConfig, **GROUPS}
+    for command, *words in shell_commands(read(page)):
+        if command != "lfo" or "--set" not in words:
+            continue
+        for word in words[words.index("--set") + 1 :]:
+            if word.startswith("--"):
+                break
+            group, _, name = word.strip('"').partition("=")[0].rpartition(".")
+            assert name in {field.name for field in dataclasses.fields(groups[group])}, f"{page.name}: {word}"
+
+
+@EVERY_PAGE
+def test_links_resolve(page):
+    text = FENCE.sub("", read(page))
+    links = re.findall(r"\]\(<?([^)\s>]+)", text) + re.findall(r"^\[[^\]]+\]:\s+(\S+)", text, re.MULTILINE)
+    for link in links:
+        if re.match(r"[a-z]+:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        assert target.exists(), f"{page.name} links to {path}, which does not exist"
+        assert not anchor or anchor in anchors(target), f"{page.name} links to {link}, a section that does not exist"
+
+
+@EVERY_PAGE
+def test_files_exist(page):
+    missing = {path for path in paths_named(read(page)) if not (ROOT / path).exists()}
+    assert not missing, f"{page.name} names files that do not exist"
+
+
+@EVERY_PAGE
+def test_extras_exist(page):
+    extras = tomllib.loads(read(ROOT / "pyproject.toml"))["project"]["optional-dependencies"]
+    named = re.findall(r"(?:\.|\blfo)\[([\w, -]+)\]", read(page))
+    assert {extra.strip() for group in named for extra in group.split(",")} <= set(extras)
+
+
+def test_make_lab_is_there_and_documented():
+    makefile = read(ROOT / "Makefile")
+    recipe = re.search(r"^lab: setup  ## (.+)\n((?:\t.*\n)+)", makefile, re.MULTILINE)
+    assert recipe and "notebooks" in recipe[1]
+    assert "jupyter lab" in recipe[2] and "notebooks" in recipe[2]
+    assert "lab" in re.search(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)[1].split()
+    assert "`make lab`" in read(README) and "`make lab`" in read(ROOT / "docs" / "use.md")

@@ -1,0 +1,258 @@
+"""runs: what a run folder keeps, what it says is missing, which checkpoint a run goes on from."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+
+import pytest
+import torch
+
+from lfo.config import DistributedConfig, RolloutConfig, RunConfig, as_dict
+from lfo.runs import CheckpointError, RunError, RunFolder, differences, provenance
+from lfo.types import Call, Encoded, Example, write_jsonl
+
+CONFIG = RunConfig(name="x", seed=3, task_budget=8)
+CALL = Call("count", {"number": "1"})
+EXAMPLES = [Example(f"t{i}", CALL, "right", "right", Encoded((i,), (9,)), "Count.", ()) for i in range(3)]
+
+
+@pytest.fixture
+def run(tmp_path) -> RunFolder:
+    return RunFolder(tmp_path / "runs" / "x")
+
+
+def publish(run: RunFolder, number: int, *names: str) -> None:
+    for name in names:
+        (run.version(number) / name).mkdir(parents=True)
+        (run.version(number) / name / "adapter_model.safetensors").touch()
+
+
+# --- what it is ------------------------------------------------------------------------------
+
+
+def test_a_run_begins_with_its_config_and_where_it_comes_from(run):
+    run.begin(CONFIG, processes=2, bf16=False)
+    assert run.config == CONFIG
+    facts = run.provenance
+    assert (facts["seed"], facts["world_seed"], facts["processes"], facts["bf16"]) == (3, 0, 2, False)
+    assert facts["config"] == as_dict(CONFIG) and facts["packages"]["torch"] == torch.__version__
+    assert {p.name for p in run.path.iterdir()} == {"config.json", "provenance.json"}  # no temporary file is left
+    run.begin(dataclasses.replace(CONFIG, seed=4))
+    assert (run.config.seed, run.provenance["seed"]) == (4, 4)
+
+
+def test_provenance_names_commit_packages_and_machine():
+    facts = provenance()
+    assert re.fullmatch(r"[0-9a-f]{7,}|unknown", facts["commit"])
+    assert {"torch", "transformers", "peft", "numpy"} <= set(facts["packages"])
+    assert "cores" in facts["machine"] and "config" not in facts
+
+
+@pytest.mark.parametrize(
+    ("ask", "file"),
+    [
+        (lambda run: run.config, "config.json"),
+        (lambda run: run.provenance, "provenance.json"),
+        (lambda run: run.metrics(), "metrics.jsonl"),
+    ],
+)
+def test_what_is_no_run_is_named(run, ask, file):
+    with pytest.raises(RunError) as error:
+        ask(run)
+    assert str(error.value) == f"{run.path} is no run folder ({file} is missing); train there first."
+
+
+# --- metrics ---------------------------------------------------------------------------------
+
+
+def test_metrics_are_appended_counted_and_dropped_after_a_checkpoint(run):
+    assert (run.count_metrics(), run.newest(), run.newest("step")) == (0, {}, {})
+    run.path.mkdir(parents=True)
+    run.keep_metrics(0)
+    rows = [{"kind": kind, "n": n} for n, kind in enumerate(("step", "success", "step", "seconds"))]
+    run.log(rows[:2])
+    run.log(rows[2:])
+    assert run.metrics() == rows and run.count_metrics() == 4
+    assert (run.newest(), run.newest("step"), run.newest("none")) == (rows[3], rows[2], {})
+    run.keep_metrics(2)
+    assert run.metrics() == rows[:2]
+
+
+def test_a_line_that_is_half_written_is_left_out(run):
+    run.path.mkdir(parents=True)
+    run.log([{"kind": "step", "n": 1}])
+    with (run.path / "metrics.jsonl").open("a") as f:
+        f.write('{"kind": "step", "n"')
+    assert run.metrics() == [{"kind": "step", "n": 1}] and run.newest() == {"kind": "step", "n": 1}
+
+
+# --- adapters --------------------------------------------------------------------------------
+
+
+def test_the_newest_adapters_are_those_that_were_published_whole(run):
+    with pytest.raises(RunError) as error:
+        run.adapters()
+    assert str(error.value) == f"{run.path} holds no adapters; train there first: `lfo train --run {run.path}`."
+    publish(run, 9, "policy")
+    publish(run, 10, "policy", "world_model")
+    (run.path / "adapters" / "v00011.tmp" / "policy").mkdir(parents=True)
+    assert run.adapters() == {name: run.version(10) / name for name in ("policy", "world_model")}
+
+
+def test_versions_after_a_checkpoint_are_dropped(run):
+    for number in (8, 9, 10, 11):
+        publish(run, number, "policy")
+    (run.path / "adapters" / "v00010.tmp").mkdir()
+    run.drop_versions(after=9)
+    assert sorted(p.name for p in (run.path / "adapters").iterdir()) == ["v00008", "v00009"]
+
+
+def test_a_measurement_holds_until_the_run_is_trained_again(run):
+    publish(run, 1, "policy")
+    assert not run.measured("found.csv")
+    (run.path / "found.csv").touch()
+    os.utime(run.version(1) / "policy" / "adapter_model.safetensors", (1, 1))
+    assert run.measured("found.csv")
+    publish(run, 2, "policy")
+    os.utime(run.path / "found.csv", (2, 2))
+    assert not run.measured("found.csv")
+
+
+# --- progress --------------------------------------------------------------------------------
+
+
+def finish(run: RunFolder, config: RunConfig = CONFIG, tasks: int = 8) -> None:
+    run.begin(config)
+    publish(run, 1, "policy")
+    run.log([{"kind": "step", "tasks": tasks}, {"kind": "seconds", "tasks": tasks}])
+
+
+def test_a_run_is_finished_when_this_config_was_evaluated_at_the_end(run):
+    assert not run.finished(CONFIG)
+    finish(run)
+    assert run.finished(CONFIG)
+    assert run.finished(dataclasses.replace(CONFIG, distributed=DistributedConfig(processes=4)))  # another layout
+    assert not run.finished(dataclasses.replace(CONFIG, seed=4))
+    run.log([{"kind": "step", "tasks": 9}])  # another step, not evaluated
+    assert not run.finished(CONFIG)
+
+
+def test_a_run_is_unfinished_below_its_budget_without_adapters_and_with_what_is_no_config(run):
+    finish(run, tasks=7)
+    assert not run.finished(CONFIG)
+    finish(other := RunFolder(run.path.with_name("clone")))
+    (other.version(1) / "policy" / "adapter_model.safetensors").unlink()
+    (other.version(1) / "policy").rmdir()
+    other.version(1).rmdir()
+    assert not other.finished(CONFIG)
+    (run.path / "config.json").write_text('{"sed": 1}')
+    assert not run.finished(CONFIG)
+
+
+def test_tasks_done_need_a_checkpoint(run):
+    assert run.tasks_done() == 0
+    finish(run)
+    assert run.tasks_done() == 0  # as in a clone
+    run.save(1, CONFIG, {}, [])
+    assert run.tasks_done() == 8
+
+
+# --- checkpoints -----------------------------------------------------------------------------
+
+
+def save(run: RunFolder, *steps: int) -> None:
+    for step in steps:
+        run.save(step, CONFIG, {"step": step, "weights": torch.ones(2)}, EXAMPLES[:step])
+
+
+def test_a_checkpoint_is_read_as_it_was_written(run):
+    assert run.load(CONFIG) is None
+    run.path.mkdir(parents=True)
+    run.log([{"kind": "step"}] * 5)
+    save(run, 2)
+    state, examples = run.load(CONFIG)
+    assert (state["step"], state["metrics"], state["weights"].tolist()) == (2, 5, [1.0, 1.0])
+    assert examples == EXAMPLES[:2]
+
+
+def test_the_last_two_checkpoints_are_kept(run):
+    save(run, 1, 2, 3)
+    assert [p.name for p in run.checkpoints] == ["step-000002.pt", "step-000003.pt"]
+    assert sorted(p.name for p in run.checkpoints[0].parent.iterdir()) == [p.name for p in run.checkpoints]
+
+
+def damage(path, how: str) -> None:
+    data = path.read_bytes()
+    if how == "of another version":
+        torch.save({"step": 7}, path)
+    else:
+        path.write_bytes({"cut": data[: len(data) // 2], "empty": b"", "overwritten": b"\0" * len(data)}[how])
+
+
+@pytest.mark.parametrize("how", ["cut", "empty", "overwritten", "of another version"])
+def test_a_damaged_checkpoint_is_passed_over_and_the_one_before_is_taken(run, capsys, how):
+    """The examples that were heard since are still in their file, and are not counted."""
+    save(run, 1, 2)
+    damage(run.checkpoints[-1], how)
+    state, examples = run.load(CONFIG)
+    assert state["step"] == 1 and examples == EXAMPLES[:1]
+    said = capsys.readouterr().err
+    assert said == f"{run.checkpoints[-1]} cannot be read, it is damaged or of another version: passed over.\n"
+
+
+def test_where_all_checkpoints_are_damaged_nothing_is_begun_anew(run, capsys):
+    save(run, 1, 2)
+    for path in run.checkpoints:
+        damage(path, "cut")
+    with pytest.raises(CheckpointError) as error:
+        run.load(CONFIG)
+    assert str(error.value) == f"no checkpoint of {run.path} can be read; start again in a new run folder."
+    assert capsys.readouterr().err.count("passed over") == 2
+
+
+def test_another_config_is_refused_by_the_names_that_differ(run):
+    save(run, 1)
+    other = dataclasses.replace(CONFIG, seed=4, rollout=RolloutConfig(group_size=4))
+    with pytest.raises(CheckpointError) as error:
+        run.load(other)
+    assert str(error.value) == (
+        f"{run.checkpoints[0]} was written with another config (rollout.group_size, seed differ);"
+        " resume with the old config or choose a new run folder."
+    )
+
+
+def test_another_layout_and_other_servers_are_the_same_run(run):
+    served = [dataclasses.replace(CONFIG, rollout=RolloutConfig(engine=f"http://{host}:1")) for host in "ab"]
+    run.save(1, served[0], {}, [])
+    assert run.load(dataclasses.replace(served[1], distributed=DistributedConfig(processes=2)))
+    with pytest.raises(CheckpointError, match=r"\(rollout\.engine differ\)"):
+        run.load(CONFIG)
+
+
+def test_missing_and_unreadable_examples_are_an_error(run):
+    save(run, 2)
+    path = run.path / "examples.jsonl"
+    write_jsonl(path, EXAMPLES[:1])
+    with pytest.raises(CheckpointError, match=r"examples\.jsonl lacks examples that the checkpoint counts on"):
+        run.load(CONFIG)
+    path.write_text("{}\n{}\n")
+    with pytest.raises(CheckpointError, match=r"examples\.jsonl, line 1, .*Start again in a new run folder"):
+        run.load(CONFIG)
+    path.unlink()
+    with pytest.raises(CheckpointError, match="lacks examples"):
+        run.load(CONFIG)
+
+
+def test_differences_are_dotted_names():
+    assert differences({"a": 1, "b": {"c": 1, "d": 2}}, {"a": 1, "b": {"c": 3, "d": 2}, "e": None}) == ["b.c"]
+    assert differences({"b": None}, {"b": {"c": 1}}) == ["b"]
+
+
+def test_metrics_survive_what_json_makes_of_them(run):
+    run.path.mkdir(parents=True)
+    row = {"kind": "step", "lost": float("inf"), "seconds": {"rollout": 0.1}}
+    run.log([row])
+    assert run.metrics() == [row] == [json.loads((run.path / "metrics.jsonl").read_text())]

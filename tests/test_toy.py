@@ -1,0 +1,140 @@
+"""An environment of thirty lines goes through rollout, learning, evaluation and resume."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+from toy import Counter, Counting
+
+from lfo.config import ConfigError, RunConfig, WorldModelConfig
+from lfo.envs.base import written
+from lfo.runs import RunFolder
+from lfo.train import Run, load_player, train
+from lfo.types import Call, Malformed, StopReason, Task, Turn
+
+
+@pytest.fixture(scope="module")
+def config(make_config) -> RunConfig:
+    """Four steps of two tasks, evaluated in between, with a checkpoint after each step."""
+    settings = {"task_budget": 8, "eval_every": 4, "eval_splits": ["validation"], "rollout.group_size": 4}
+    return make_config(world_model=None, **settings)
+
+
+class Even(Counter):
+    """Whatever is said succeeds if it has an even number of characters: an untrained policy can learn from that."""
+
+    def step(self, action) -> str:
+        right = len(written(action)) % 2 == 0
+        self.turns.append(Turn(action, "right" if right else "wrong", "said"))
+        self.stop = StopReason.SUCCESS if right else StopReason.AGENT_STOPPED
+        return self.turns[-1].observation
+
+
+class Evenness(Counting):
+    """The toy environment with easier episodes; remembers them."""
+
+    def __init__(self):
+        self.made: list[Counter] = []
+
+    def episode(self, task, seed, responder=None):
+        self.made.append(Even(task))
+        return self.made[-1]
+
+
+def metrics_of(folder: Path) -> list[dict]:
+    """Rows of metrics without what depends on the clock."""
+    rows = RunFolder(folder).metrics()
+    return [{k: v for k, v in row.items() if k not in ("seconds", "tokens_per_second")} for row in rows]
+
+
+@pytest.fixture(scope="module")
+def finished(config, tmp_path_factory) -> tuple[Path, Evenness]:
+    """The folder of an uninterrupted run, and the environment that was passed to it."""
+    env = Evenness()
+    return train(config, tmp_path_factory.mktemp("toy") / "whole", env, progress=False), env
+
+
+def test_the_toy_environment_by_hand():
+    """The first number that is said decides; what is no call is told so; two tries, then it is over."""
+    episode = Counting().episode(Task("t", "train", 2), 0)
+    assert episode.step(Malformed("x", "no call")) == "no call"
+    assert episode.step(Call("count", {"number": "2"})) == "right" and episode.stop is StopReason.SUCCESS
+    assert [t.status for t in episode.turns] == ["error", "right"] and episode.outcome().success
+    with pytest.raises(RuntimeError):
+        episode.step(Call("count", {"number": "2"}))
+    assert [t.task_id for t in Counting().tasks("test")] == ["test-1", "test-2", "test-3"]
+
+
+def test_a_run_of_it_samples_learns_and_is_evaluated(finished, config):
+    folder, env = finished
+    rows = metrics_of(folder)
+    steps = [row for row in rows if row["kind"] == "step"]
+    assert [row["tasks"] for row in steps] == [2, 4, 6, 8]
+    taught = [row for row in steps if row["groups_kept"]]
+    assert len(taught) >= 2 and all(0 < row["train_success"] < 1 and row["policy/grad_norm"] > 0 for row in taught)
+    assert all(row["sampled_tokens"] > 0 for row in steps)
+    assert [r["tasks"] for r in rows if r["kind"] == "success" and r["level"] == 0] == [0, 4, 8]
+    assert not any("world_model" in name for row in rows for name in row)
+    assert env.made and all(episode.closed for episode in env.made)
+    assert RunFolder(folder).finished(config) and set(RunFolder(folder).adapters()) == {"policy"}
+
+
+def test_what_was_learned_changed_the_weights(finished):
+    folder, _ = finished
+    versions = sorted((folder / "adapters").iterdir())
+    assert [v.name for v in versions] == ["v00004", "v00005"]
+    before, after = (load_file(v / "policy" / "adapter_model.safetensors") for v in versions)
+    assert any((before[name] != after[name]).any() for name in before)
+
+
+def test_a_finished_run_can_be_played(finished, config):
+    folder, _ = finished
+    player = load_player(folder, Counting())
+    assert isinstance(player.env, Counting) and player.config == config and set(player.adapters) == {"policy"}
+
+
+class Stopped(Exception):
+    """The machine went away."""
+
+
+def test_it_goes_on_where_it_was_stopped(finished, config, tmp_path, monkeypatch):
+    """Stopped in the third step, whose rollouts are lost; metrics and weights are those of the uninterrupted run."""
+    folder, (whole, _) = tmp_path / "stopped", finished
+    env, steps = Evenness(), []
+
+    def stop_in_the_third(self):
+        steps.append(self.step)
+        if len(steps) == 3:
+            self.sample_groups()
+            raise Stopped
+        return advance(self)
+
+    advance = Run.advance
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "advance", stop_in_the_third)
+        with pytest.raises(Stopped):
+            train(config, folder, env, progress=False)
+    assert steps == [0, 1, 2] and len(RunFolder(folder).checkpoints) == 2
+    assert len(metrics_of(folder)) < len(metrics_of(whole))
+    assert train(config, folder, env, progress=False) == folder
+    assert metrics_of(folder) == metrics_of(whole)
+    newest = [RunFolder(f).adapters()["policy"] / "adapter_model.safetensors" for f in (folder, whole)]
+    assert newest[0].read_bytes() == newest[1].read_bytes()
+
+
+def test_a_finished_run_is_left_as_it_is(finished, config, monkeypatch):
+    folder, _ = finished
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    monkeypatch.setattr(Run, "advance", lambda self: 1 / 0)
+    assert train(config, folder, Evenness(), progress=False) == folder
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_there_is_nothing_to_model(config, tmp_path):
+    modelling = dataclasses.replace(config, world_model=WorldModelConfig())
+    with pytest.raises(ConfigError, match="has nothing to model; leave world_model out"):
+        train(modelling, tmp_path / "none", Counting(), progress=False)
+    assert not (tmp_path / "none").exists()
