@@ -6,6 +6,7 @@ weights are then those of the file, rounded as it rounds them), or a name on the
 
 from __future__ import annotations
 
+import functools
 import re
 import time
 import warnings
@@ -86,12 +87,14 @@ def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
     return AutoTokenizer.from_pretrained(**source(path), local_files_only=Path(path).exists())
 
 
+@functools.cache
 def bf16_pays(device: str | torch.device = "cpu") -> bool:
-    """Whether training under bf16 autocast is clearly faster than in fp32 on this device.
+    """Whether training under bf16 autocast is clearly faster than in fp32 on this device; asked once per process.
 
     A GPU says so itself. A CPU is timed: flags do not tell, since libraries emulate what a processor lacks. Without
-    bf16 instructions a product takes 2 (AVX-512) to 40 times (AVX2) as long as in fp32, with them half or less, so
-    that noise cannot turn the answer. Takes a tenth of a second, a second where bf16 is very slow.
+    bf16 instructions a product takes 2 (AVX-512) to 40 times (AVX2) as long as in fp32, with them a third. Two runs on
+    one machine must agree, however busy it is: what counts is processor time, of one thread, in the fastest of several
+    rounds. Takes a tenth of a second, seconds where bf16 is very slow.
     """
     device = torch.device(device)
     if device.type == "cuda":
@@ -105,15 +108,21 @@ def bf16_pays(device: str | torch.device = "cpu") -> bool:
             y = torch.nn.functional.linear(x, weight)
         y.float().sum().backward()
 
-    return fastest(lambda: learn(True)) <= CLEARLY * fastest(lambda: learn(False))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        bf16, fp32 = fastest(lambda: learn(True), lambda: learn(False))
+    finally:
+        torch.set_num_threads(threads)
+    return bf16 <= CLEARLY * fp32
 
 
-def fastest(work: Callable[[], None], rounds: int = 3) -> float:
-    """Seconds of the fastest of some rounds, after one that warms up."""
-    work()
-    seconds = []
-    for _ in range(rounds):
-        began = time.perf_counter()
-        work()
-        seconds.append(time.perf_counter() - began)
-    return min(seconds)
+def fastest(*contenders: Callable[[], None], rounds: int = 10) -> list[float]:
+    """Seconds of processor time of each one's fastest round; rounds are in turn, after one that warms up."""
+    seconds: list[list[float]] = [[] for _ in contenders]
+    for _ in range(rounds + 1):
+        for work, spent in zip(contenders, seconds, strict=True):
+            began = time.process_time()
+            work()
+            spent.append(time.process_time() - began)
+    return [min(spent[1:]) for spent in seconds]
