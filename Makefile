@@ -11,7 +11,7 @@ CPU_WHEELS = $(BIN)/python -c 'import sys, torch; sys.exit("+cpu" not in torch._
 VLLM   := .venv-vllm
 # TRL, which benchmarks/ are timed against, has one too.
 BENCH  := .venv-bench
-BENCHMARKS := compiled world_model scaling precision run dapo_step
+BENCHMARKS := world_model scaling precision run dapo_step
 
 NOTEBOOKS  := 01_data_generation 02_baseline_dapo 03_dual_lora 04_transfer_eval 05_lambda_ablation \
               06_wm_probing 07_scaling

@@ -2,11 +2,9 @@
 
     python benchmarks/run.py [--quick]
 
-configs/laptop.yaml as it is, and with compiled layers where there is a C++ compiler: a few steps, one evaluation and
-one checkpoint of each. `ratio` is seconds of the whole run: the median of a step times the steps of a run, the
-evaluation times the evaluations. `compile` is by how much the first step's learning takes longer than that of the
-others. These are the first steps of a run: a trained policy has more groups to learn from (`joint`) and other episodes
-(`rollout`, `evaluate`).
+configs/laptop.yaml as it is: a few steps, one evaluation and one checkpoint. `ratio` is seconds of the whole run: the
+median of a step times the steps of a run, the evaluation times the evaluations. These are the first steps of a run: a
+trained policy has more groups to learn from (`joint`) and other episodes (`rollout`, `evaluate`).
 """
 
 from __future__ import annotations
@@ -16,17 +14,14 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from statistics import median
 
 import common
 import torch
 
-from lfo.config import ConfigError, RunConfig, load_config
+from lfo.config import RunConfig, load_config
 from lfo.train import Run
 
-PLAIN, COMPILED = "laptop run, layers as they are", "laptop run, compiled layers"
-LEARNING = ("joint", "replay")
-PHASES = ("rollout", *LEARNING, "publish")
+PHASES = ("rollout", "joint", "replay", "publish")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,12 +41,6 @@ class Phases:
         often = {"evaluate": c.task_budget // c.eval_every + 1, "checkpoint": steps // c.checkpoint_every}
         return dict.fromkeys(self.steps, steps) | often
 
-    @property
-    def compile(self) -> float:
-        """By how much the first step's learning took longer, where layers are compiled."""
-        learning = [sum(of_step) for of_step in zip(*(self.steps[name] for name in LEARNING), strict=True)]
-        return max(0.0, learning[0] - median(learning[1:])) if self.config.distributed.compile else 0.0
-
     def whole(self, name: str) -> list[float]:
         """Seconds of a phase in a whole run, as each step but the first has it."""
         once = {"evaluate": [self.evaluate], "checkpoint": [self.checkpoint]}
@@ -60,7 +49,7 @@ class Phases:
     @property
     def all(self) -> list[float]:
         """Seconds of a whole run, as each step but the first has it."""
-        fixed = self.whole("evaluate")[0] + self.whole("checkpoint")[0] + self.compile
+        fixed = self.whole("evaluate")[0] + self.whole("checkpoint")[0]
         return [seconds + fixed for seconds in self.whole("step")]
 
 
@@ -86,47 +75,36 @@ def measure(config: RunConfig, folder: str | Path, steps: int, device: str = "cp
     return Phases(config, found, evaluation, time.perf_counter() - began)
 
 
-def rows(size: common.Size, name: str, phases: Phases) -> list[dict]:
+def rows(size: common.Size, phases: Phases) -> list[dict]:
     """What each phase takes of a whole run, and the two shares that say where to save."""
     unit = f"seconds of {phases.config.task_budget} tasks, extrapolated"
 
     def row(subject: str, values: list[float], unit: str = unit) -> dict:
-        return common.row(size, "run", subject, name, values, unit)
+        return common.row(size, "run", subject, "", values, unit)
 
     steps, evaluated = phases.steps, phases.whole("evaluate")[0]
     pairs = list(zip(steps["replay"], steps["step"], strict=True))[1:]
     found = [row(phase, phases.whole(phase)) for phase in (*PHASES, "other", "evaluate", "checkpoint")]
     return [
         *found,
-        row("compile", [phases.compile]),
         row("the whole run", phases.all),
         row("replay / rest of the step", [replay / (step - replay) for replay, step in pairs], "share"),
         row("evaluation / run", [evaluated / seconds for seconds in phases.all], "share"),
     ]
 
 
-def settings(size: common.Size) -> dict[str, RunConfig]:
+def settings(size: common.Size) -> RunConfig:
     """The laptop run, never less than its own steps in the full benchmark; a smaller one to see that it runs."""
     smaller = {"rollout.tasks_per_step": size.tasks, "eval_tasks": 2, "eval_episodes": 1} if size.quick else {}
-    return {
-        name: load_config("configs/laptop.yaml", **smaller, **{"distributed.compile": name == COMPILED})
-        for name in (PLAIN, COMPILED)
-    }
+    return load_config("configs/laptop.yaml", **smaller)
 
 
 def main(arguments=None) -> None:
     size = common.size(__doc__, arguments, rounds=5)
     torch.set_num_threads(1)
-    found = []
-    for name, config in settings(size).items():
-        with tempfile.TemporaryDirectory() as folder:
-            try:
-                phases = measure(config, folder, size.rounds)
-            except ConfigError as error:  # there is no compiler
-                print(f"skipped: {name}: {error}")
-                continue
-        found += rows(size, name, phases)
-    common.record(found)
+    with tempfile.TemporaryDirectory() as folder:
+        phases = measure(settings(size), folder, size.rounds)
+    common.record(rows(size, phases))
 
 
 if __name__ == "__main__":

@@ -152,7 +152,6 @@ class DistributedConfig:
     tensor_parallel: Positive = 1  # GPUs that one vLLM engine or server is split over
     gradient_checkpointing: Flag = False  # keep the inputs of the layers only, compute the rest again in the backward
     micro_batch_tokens: Positive = 4_096  # tokens in one forward pass; a longer trajectory is one by itself
-    compile: Flag | Literal["auto"] = False  # the learner's layers through TorchInductor; auto: with a C++ compiler
 
 
 @settings
@@ -324,6 +323,7 @@ GONE = {
     "rollout.servers": "give the addresses in rollout.engine",
     "rollout.row_streams": "every rollout has a random stream of its own",
     "rollout.dtype": "set model.dtype",
+    "distributed.compile": "layers run as they are; compiling them took longer than a run saved by it",
     "distributed.logit_chunk": "it follows from the size of the vocabulary",
     "distributed.gpu_gib": "give it to `lfo plan --gpu-gib`",
 }

@@ -1,7 +1,6 @@
 """benchmarks/: timed by nobody here, but every script starts, contenders take turns, the tables are what they say."""
 
 import csv
-import dataclasses
 import importlib
 import json
 import math
@@ -49,20 +48,6 @@ def test_every_contender_of_the_world_model_is_a_run(module, monkeypatch):
     assert all(world_model.learning_rate == 0 for world_model in modelled.values())
     assert {world_model.updates for name, world_model in modelled.items() if "replay" not in name} == {0}
     assert {config.coupling for config in arms.values()} == {"none", "echo", "shared", "imagine"}
-
-
-def test_only_one_of_two_runs_is_compiled(module, monkeypatch):
-    monkeypatch.chdir(ROOT)
-    plain, compiled = module("compiled").contenders(module("common").Size(1, 2, True)).values()
-    assert not plain.distributed.compile and compiled.distributed.compile
-    assert dataclasses.replace(compiled, distributed=plain.distributed) == plain and plain.world_model.updates == 20
-
-
-def test_without_a_compiler_the_other_benchmarks_are_not_kept_from_running(module, monkeypatch, capsys):
-    monkeypatch.chdir(ROOT)
-    monkeypatch.setattr("shutil.which", lambda name: None)
-    module("compiled").main(["--quick"])
-    assert capsys.readouterr().out.startswith("skipped: distributed.compile needs a C++ compiler")
 
 
 def test_the_table_holds_rows_of_scripts_that_exist(module):
@@ -158,9 +143,9 @@ def test_a_run_is_extrapolated_from_its_steps(module, make_config, tmp_path):
     config = make_config(**{"task_budget": 8, "eval_every": 4})
     phases = run.measure(config, tmp_path, steps=2)
     assert phases.times == dict.fromkeys((*run.PHASES, "other", "step"), 4) | {"evaluate": 3, "checkpoint": 4}
-    assert len(phases.all) == 2 and min(phases.all) > 3 * phases.evaluate and phases.compile == 0
-    rows = {row["subject"]: row for row in run.rows(size, run.PLAIN, phases)}
-    assert {"rollout", "joint", "replay", "publish", "evaluate", "compile", "the whole run"} <= set(rows)
+    assert len(phases.all) == 2 and min(phases.all) > 3 * phases.evaluate
+    rows = {row["subject"]: row for row in run.rows(size, phases)}
+    assert {"rollout", "joint", "replay", "publish", "evaluate", "the whole run"} <= set(rows)
     assert rows["evaluation / run"]["ratio"] < 1 and "8 tasks" in rows["rollout"]["unit"]
     assert rows["rollout"]["ratio"] == pytest.approx(2 * sum(phases.steps["rollout"][1:]), rel=0.01)  # 4 steps of 2
 

@@ -3,7 +3,7 @@
 One short run of each kind is trained as the sweep would train it, as many side by side as there will be, so that what
 they take from each other, and what else the machine is doing, is measured too. Settings that change the cost within a
 kind are allowed for where they are many (replay updates, passes over the groups), and left out where they are few; so
-is what a run takes to begin (`distributed.compile`: a quarter of a minute, more the first time).
+is what a run takes to begin.
 """
 
 from __future__ import annotations

@@ -6,7 +6,6 @@ Knows peft and nothing of what the adapters learn.
 from __future__ import annotations
 
 import copy
-import functools
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -44,24 +43,26 @@ def with_adapters(base: PreTrainedModel, config: ModelConfig, names: Sequence[st
     return model
 
 
-def simplify(model: PeftModel) -> None:
-    """Let each layer add its adapters within a matrix product; the same sums, for a base in fp32 or under autocast.
+class Thin(Linear):
+    """x W^T + s x A^T B^T, with dropout on the adapters' input: what peft computes for plain LoRA, in one product each.
 
     peft scales and adds in passes of their own over wide tensors, and casts inputs to fp32 where autocast would not.
     """
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out = self.base_layer(x)
+        for name in self.active_adapters:
+            narrow = self.lora_A[name](self.lora_dropout[name](x)) * self.scaling[name]
+            wide = self.lora_B[name].weight
+            out = torch.addmm(out.flatten(0, -2), narrow.flatten(0, -2), wide.T).view_as(out)
+        return out
+
+
+def simplify(model: PeftModel) -> None:
+    """Let each layer add its adapters as `Thin` does; the same sums, for a base in fp32 or under autocast."""
     for layer in model.modules():
-        if isinstance(layer, Linear):
-            layer.forward = functools.partial(_with_adapters, layer)
-
-
-def _with_adapters(layer: Linear, x: torch.Tensor) -> torch.Tensor:
-    """x W^T + s x A^T B^T, with dropout on the adapters' input: what peft computes for plain LoRA."""
-    out = layer.base_layer(x)
-    for name in layer.active_adapters:
-        narrow = layer.lora_A[name](layer.lora_dropout[name](x)) * layer.scaling[name]
-        wide = layer.lora_B[name].weight
-        out = torch.addmm(out.flatten(0, -2), narrow.flatten(0, -2), wide.T).view_as(out)
-    return out
+        if type(layer) is Linear:
+            layer.__class__ = Thin
 
 
 def activate(model: PeftModel, layout: AdapterLayout, name: str) -> None:

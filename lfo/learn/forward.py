@@ -8,8 +8,6 @@ Knows nothing about losses and adapters.
 from __future__ import annotations
 
 import functools
-import os
-import shutil
 from collections.abc import Sequence
 
 import torch
@@ -140,23 +138,3 @@ def _sliding(length: int, window: int, device: torch.device) -> torch.Tensor:
     """(T, T) bool: which keys a query sees that looks back over `window` tokens, itself included."""
     back = torch.arange(length, device=device)[:, None] - torch.arange(length, device=device)
     return (back >= 0) & (back < window)
-
-
-def compile_layers(model: torch.nn.Module, names: Sequence[str]) -> None:
-    """Compile the layers of these classes in place, each by itself: alike ones share what was compiled.
-
-    Lengths stay dynamic. The same sums, rounded otherwise than without.
-
-    Raises:
-        ConfigError: TorchInductor will find no C++ compiler.
-    """
-    if not can_compile():
-        raise ConfigError("distributed.compile needs a C++ compiler; install g++, or set distributed.compile to false.")
-    torch._dynamo.config.recompile_limit = 32  # adapter, first or later layer, with gradients or not, one row or more
-    for layer in model.modules():
-        if type(layer).__name__ in names:
-            layer.compile(dynamic=True)
-
-
-def can_compile() -> bool:
-    return any(map(shutil.which, (os.environ.get("CXX") or "g++", "g++", "clang++")))

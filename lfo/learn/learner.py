@@ -24,7 +24,7 @@ from lfo import distributed
 from lfo.config import RunConfig, derive_seed
 from lfo.learn import adapters
 from lfo.learn.batches import acted, at, heard, pack, shares
-from lfo.learn.forward import Scorer, can_compile, compile_layers
+from lfo.learn.forward import Scorer
 from lfo.learn.objectives import LossSum, PolicyTokens, Scores, tis_weights, world_model_loss
 from lfo.protocols import AdapterLayout, Objective
 from lfo.text.base import load_base
@@ -42,7 +42,6 @@ class Learner:
 
     Raises (on construction):
         FileNotFoundError: the folder of the base model is missing.
-        ConfigError: layers are to be compiled and there is no C++ compiler.
     """
 
     def __init__(
@@ -66,8 +65,6 @@ class Learner:
         if d.gradient_checkpointing:  # transformers renamed it
             enable = getattr(base, "activation_checkpointing_enable", None) or base.gradient_checkpointing_enable
             enable({"use_reentrant": False})
-        if d.compile is True or (d.compile == "auto" and can_compile()):
-            compile_layers(self.model, base._no_split_modules)
         self.scorer = Scorer(self.model, bf16).train()
         if alone:
             self.scorer.to(self.device)

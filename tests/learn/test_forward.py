@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -11,7 +9,7 @@ from learning import close, gradients, gradients_of, plain, plain_logprobs, same
 
 from lfo.config import ConfigError
 from lfo.learn.batches import pack
-from lfo.learn.forward import attend, can_compile
+from lfo.learn.forward import attend
 from lfo.learn.learner import POLICY, WORLD_MODEL, Learner
 from lfo.rollout.torch_engine import TorchEngine
 
@@ -180,27 +178,3 @@ def test_a_base_in_bf16_has_adapters_in_fp32(make_learner, examples, tmp_path, t
     losses = [learner.replay(examples, 1.0, seed)["world_model/loss"] for seed in range(10)]
     assert losses[-1] < losses[0] - 0.1
     TorchEngine(toy_path).load(learner.save_adapters(tmp_path))
-
-
-# --- compiled --------------------------------------------------------------------------------
-
-
-@pytest.mark.skipif(not can_compile(), reason="no C++ compiler on this machine")
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:The .grad attribute")  # torch's own, from within
-def test_compiled_layers_give_the_same_sums(make_learner, examples):
-    """Loss and gradients, at lengths that were compiled for and at others."""
-    plain, compiled = make_learner(), make_learner(**{"distributed.compile": True})
-    for some in (examples, examples[1:3]):
-        seen = [gradients_of(x, lambda x=x, some=some: x.update([], some, 1.0, 0)) for x in (plain, compiled)]
-        (grads, metrics), (other_grads, other_metrics) = seen
-        assert metrics == pytest.approx(other_metrics, rel=1e-4)
-        assert close(other_grads[WORLD_MODEL], grads[WORLD_MODEL])
-    layers = [m for m in compiled.model.modules() if getattr(m, "_compiled_call_impl", None)]
-    assert len(layers) == compiled.model.config.num_hidden_layers
-
-
-def test_compiling_without_a_compiler_names_the_remedy(make_learner, monkeypatch):
-    monkeypatch.setattr(shutil, "which", lambda program: None)
-    with pytest.raises(ConfigError, match=r"install g\+\+, or set distributed.compile to false"):
-        make_learner(**{"distributed.compile": True})
-    make_learner(**{"distributed.compile": "auto"})
