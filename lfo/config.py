@@ -4,7 +4,7 @@
 and says what was probably meant. Settings that earlier versions had are read as what they are called now, or the
 message says what replaced them. `derive_seed` gives every random draw of a run its own seed, a pure function of the
 run's seed and of what is drawn: nothing depends on how often a generator was used before, which is what makes
-resuming exact. `start_notebook` opens every notebook.
+resuming exact.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import dataclasses
 import difflib
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
@@ -386,30 +385,6 @@ def read_config(path: str | Path) -> RunConfig:
         ConfigError: it is none.
     """
     return build(RunConfig, up_to_date(json.loads(Path(path).read_text(encoding="utf-8")), strict=False))
-
-
-# --- notebooks -------------------------------------------------------------------------------
-
-SMOKE_RESULTS = "build/smoke"  # what the smoke profile writes never replaces results
-
-
-def start_notebook(profile: str, results_dir: str | Path) -> tuple[str, Path]:
-    """The profile and the results folder that apply, after changing to the repository root.
-
-    The environment variable LFO_PROFILE wins over the notebook's own profile. Jupyter and nbval start
-    in notebooks/, papermill where it is told to: afterwards relative paths mean the same in all of them.
-
-    Raises:
-        ConfigError: no config of configs/ has the profile's name.
-    """
-    root = Path(__file__).resolve().parents[1]
-    if (root / "pyproject.toml").is_file():  # else lfo is installed elsewhere: stay in the working directory
-        os.chdir(root)
-    profile = os.environ.get("LFO_PROFILE") or profile
-    known = sorted(p.stem for p in Path("configs").glob("*.yaml"))
-    if profile not in known:
-        raise ConfigError(f"there is no profile '{profile}'; profiles: {', '.join(known)}.")
-    return profile, Path(SMOKE_RESULTS if profile == "smoke" else results_dir)
 
 
 # --- seeding ---------------------------------------------------------------------------------

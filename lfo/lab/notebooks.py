@@ -1,13 +1,37 @@
-"""Executed notebooks without what differs between two runs of them."""
+"""How notebooks begin, and executed ones without what differs between two runs of them."""
 
 from __future__ import annotations
 
 import base64
 import io
 import json
+import os
 from pathlib import Path
 
 from PIL import Image
+
+from lfo.config import ConfigError
+
+SMOKE_RESULTS = "build/smoke"  # what the smoke profile writes never replaces results
+
+
+def start_notebook(profile: str, results_dir: str | Path) -> tuple[str, Path]:
+    """The profile and the results folder that apply, after changing to the repository root.
+
+    The environment variable LFO_PROFILE wins over the notebook's own profile. Jupyter and nbval start
+    in notebooks/, papermill where it is told to: afterwards relative paths mean the same in all of them.
+
+    Raises:
+        ConfigError: no config of configs/ has the profile's name.
+    """
+    root = Path(__file__).resolve().parents[2]
+    if (root / "pyproject.toml").is_file():  # else lfo is installed elsewhere: stay in the working directory
+        os.chdir(root)
+    profile = os.environ.get("LFO_PROFILE") or profile
+    known = sorted(p.stem for p in Path("configs").glob("*.yaml"))
+    if profile not in known:
+        raise ConfigError(f"there is no profile '{profile}'; profiles: {', '.join(known)}.")
+    return profile, Path(SMOKE_RESULTS if profile == "smoke" else results_dir)
 
 
 def tidy_notebook(path: str | Path) -> Path:
