@@ -125,6 +125,8 @@ setup-vllm:
 test-vllm: setup-vllm  ## vLLM with both adapters, in this process and as servers, on CPU (creates .venv-vllm)
 	$(VLLM)/bin/pytest tests/rollout/test_vllm_engine.py
 
+# One thread, as every run of a sweep has: with a base this small a second one helps little, and waiting for it costs.
+bench: export OMP_NUM_THREADS ?= 1
 bench: setup-vllm  ## time lfo against its peers, on an otherwise idle machine (creates .venv-vllm and .venv-bench)
 	@$(MAKE) --no-print-directory setup VENV=$(BENCH) EXTRA=cpu,bench
 	@set -e; for name in $(BENCHMARKS); do \
@@ -134,7 +136,7 @@ bench: setup-vllm  ## time lfo against its peers, on an otherwise idle machine (
 	@echo "== bench: benchmarks/rollout.py"
 	$(VLLM)/bin/python benchmarks/rollout.py
 
-base: setup  ## pretrain the embedded base model again (hours; resumable)
+base: setup  ## pretrain the embedded base model again (40 minutes and more; resumable)
 	@echo "== base: data/base/recipe.py"
 	$(BIN)/python data/base/recipe.py
 

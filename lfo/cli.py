@@ -71,7 +71,7 @@ def _add_training(commands) -> None:
     sweep = commands.add_parser("sweep", help="train a grid or arms x seeds, resumably, one process per core")
     sweep.add_argument("--grid", type=Path, required=True, help="e.g. configs/tuning_baseline.yaml")
     sweep.add_argument("--out", type=Path, required=True, help="folder of the run folders")
-    sweep.add_argument("--workers", type=int, help="runs at a time; default one per core")
+    sweep.add_argument("--workers", type=_positive, help="runs at a time; default one per core")
     sweep.set_defaults(act=_sweep)
 
     estimate = commands.add_parser("estimate", help="how long the unfinished runs of sweeps will take on this machine")
@@ -85,7 +85,7 @@ def _add_measuring(commands) -> None:
     evaluate = commands.add_parser("evaluate", help="success of a run's newest policy by level, with intervals")
     evaluate.add_argument("--run", type=Path, required=True)
     evaluate.add_argument("--split", choices=("train", "validation", "test"), default="validation")
-    evaluate.add_argument("--episodes", type=int, default=2, help="episodes per task")
+    evaluate.add_argument("--episodes", type=_positive, default=2, help="episodes per task")
     evaluate.add_argument("--held-out-phrasing", action="store_true", help="CSR phrasings never heard in training")
     evaluate.add_argument("--unaided", action="store_true", help="no imagined replies, also where the run had them")
     evaluate.set_defaults(act=_evaluate)
@@ -237,7 +237,8 @@ def _evaluate(args) -> None:
     from lfo.runs import RunFolder
     from lfo.train import load_player
 
-    env = make_environment(RunFolder(args.run).config.env, held_out_phrasing=args.held_out_phrasing)
+    options = {"held_out_phrasing": True} if args.held_out_phrasing else {}  # which not every environment has
+    env = make_environment(RunFolder(args.run).config.env, **options)
     player = load_player(args.run, env)
     tasks = env.tasks(args.split)
     coupling = alone(player.coupling) if args.unaided else player.coupling

@@ -89,7 +89,7 @@ class WorldModelConfig:
     """Cross-entropy on what the environment says, and how it reaches the policy (`lfo.couplings`)."""
 
     coupling: Literal["none", "shared", "echo", "stacked", "imagine", "dream"] = "imagine"
-    predict: Literal["phone", "phone+form", "all"] = "phone"  # the tools whose answers are learned
+    predict: str = "phone"  # the tools whose answers are learned: what the environment calls them (`Knowledge.learned`)
     lam: Weight = 0.5  # weight of the world-model loss
     learning_rate: Weight = 3e-3  # of the world-model adapter; where there is one adapter, it has the policy's
     schedule: Literal["joint", "alternating", "world_first", "hierarchical"] = "joint"  # who learns in which step
@@ -182,6 +182,8 @@ class RunConfig:
                 f"world_model.scouts is {w.scouts} of rollout.group_size {self.rollout.group_size};"
                 " at least 2 rollouts of a group must be left to the policy."
             )
+        if w and w.coupling == "echo" and self.policy.epochs > 1:
+            raise ConfigError("coupling 'echo' learns replies in the policy's own pass: set policy.epochs to 1.")
         if w and w.coupling == "echo" and (self.rollout.temperature != 1 or self.model.dialect != "tags"):
             raise ConfigError("coupling 'echo' needs rollout.temperature 1, for one pass, and the dialect 'tags'.")
         if w and w.coupling == "dream" and self.env.reward != "binary":
@@ -206,6 +208,8 @@ def build(kind: type, data: Mapping):
     Raises:
         ConfigError: a name is unknown (the closest known one is suggested) or a value does not fit.
     """
+    if odd := [key for key in data if not isinstance(key, str)]:
+        raise ConfigError(f"{odd[0]!r} is no name of a setting.")
     try:
         return kind(**data)
     except ValidationError as error:

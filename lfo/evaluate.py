@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from lfo import distributed
 from lfo.config import RolloutConfig, RunConfig, derive_seed
 from lfo.couplings import alone
+from lfo.couplings.imagine import REPLY_TOKENS
 from lfo.proportions import wilson
 from lfo.protocols import Coupling, Engine, Question
 from lfo.rollout.engine import Prompt, complete
@@ -20,7 +21,6 @@ from lfo.rollout.play import play
 from lfo.text.codec import Codec
 from lfo.types import Attempt, Example, Rollout, Task
 
-REPLY_TOKENS = 64  # at most, in one predicted reply
 JUDGED = 200  # replies of one evaluation, at most, that the world model's predictions are held against
 
 

@@ -1,6 +1,7 @@
 """The seams of the house: what an environment, an engine, an objective and a coupling must be able to do.
 
-Whoever adds one of them implements the protocol; nothing else in the core names it. `tests/toy.py` has an environment
+Whoever adds one of them implements the protocol and names it where it is chosen (`lfo/envs/`, `make_engine`, `Run`,
+`make_coupling`); nothing else in the core names it. `tests/toy.py` has an environment
 of thirty lines that goes through rollout, learning, evaluation and resume.
 
 A rollout is a Python generator, its `Script`: whenever it needs text from a model it yields prompts and is sent their

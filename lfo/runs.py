@@ -205,9 +205,9 @@ class RunFolder:
     def _examples(self, count: int) -> list[Example]:
         path = self.path / "examples.jsonl"
         try:
-            examples = read_jsonl(path, Example)[:count] if path.exists() else []
+            examples = read_jsonl(path, Example, "start again in a new run folder")[:count] if path.exists() else []
         except RecordError as error:
-            raise CheckpointError(f"{error} Start again in a new run folder.") from None
+            raise CheckpointError(f"{error} If it cannot be mended, start again in a new run folder.") from None
         if len(examples) < count:
             raise CheckpointError(
                 f"{path} lacks examples that the checkpoint counts on; start again in a new run folder."
@@ -241,9 +241,8 @@ def provenance(config: RunConfig | None = None) -> dict:
     """What a figure or table needs to be traced: commit, packages, machine, config and seeds."""
     import torch
 
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
     facts = {
-        "commit": commit.stdout.strip() or "unknown",
+        "commit": _commit(),
         "python": platform.python_version(),
         "packages": {name: version(name) for name in REPORTED_PACKAGES},
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, {torch.get_num_threads()} torch threads",
@@ -252,6 +251,14 @@ def provenance(config: RunConfig | None = None) -> dict:
     if config:
         facts |= {"seed": config.seed, "world_seed": config.env.world_seed, "config": as_dict(config)}
     return facts
+
+
+def _commit() -> str:
+    try:
+        told = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    except OSError:  # no git, as in a container
+        return "unknown"
+    return told.stdout.strip() or "unknown"
 
 
 def _write(path: Path, text: str) -> None:

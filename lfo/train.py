@@ -60,7 +60,7 @@ class Sampled(Record):
 class Run:
     """State of one training run; `advance` is one step of the loop.
 
-    Sampling has a position of its own (`stream`, `groups`, `sampled`, the steps that were sampled for): with
+    Sampling has a position of its own (`stream`, `sampled`, the steps that were sampled for): with
     asynchronous rollouts it is a step ahead of what was learned (`tasks_seen`, `step`).
     """
 
@@ -76,7 +76,7 @@ class Run:
         self.engine: Engine = make_engine(config, device)
         self.buffer, self.due = ReplayBuffer(), Due()
         self.stream = TaskStream(self.env.tasks("train"), config.seed)
-        self.step, self.groups, self.version = 0, 0, 0
+        self.step, self.version = 0, 0
         self.sampled = self.tasks_seen = 0
         self.ahead: Sampled | None = None  # rollouts of the next step
         self.evaluated_at = -1
@@ -165,11 +165,10 @@ class Run:
             wanted = min(wanted, self.config.task_budget - self.stream.position)
             if wanted <= 0:
                 break
-            groups = []
-            for task in self.stream.take(wanted):
-                seed = derive_seed(self.config.seed, "episode", self.groups)
-                groups.append(self.coupling.waves(task, self.groups, seed, c.group_size))
-                self.groups += 1
+            groups, first = [], self.stream.position
+            for number, task in enumerate(self.stream.take(wanted), first):
+                seed = derive_seed(self.config.seed, "episode", number)
+                groups.append(self.coupling.waves(task, number, seed, c.group_size))
             rows += self._play(groups, derive_seed(self.config.seed, "rollout", self.sampled, attempt))
         self.sampled += 1
         return rows
@@ -312,9 +311,7 @@ class Run:
         """Write a checkpoint; every process has to ask, the first one writes."""
         state = {
             "learner": self.learner.state(),
-            "bf16": self.bf16,
             "position": self.stream.position,
-            "groups": self.groups,
             "step": self.step,
             "version": self.version,
             "evaluated_at": self.evaluated_at,
@@ -335,7 +332,7 @@ class Run:
         state, examples = found
         self.learner.load_state(state["learner"])
         self.buffer, self.due = ReplayBuffer(examples), Due.from_json(state["due"])
-        self.stream.position, self.groups, self.step = state["position"], state["groups"], state["step"]
+        self.stream.position, self.step = state["position"], state["step"]
         self.version, self.evaluated_at = state["version"], state["evaluated_at"]
         ahead = json.loads(state["ahead"])
         self.ahead = from_json(Sampled, state["ahead"], "what was sampled ahead") if ahead else None
@@ -372,7 +369,7 @@ def train(
     if not run.resume() and main:
         run.folder.path.mkdir(parents=True, exist_ok=True)
         run.folder.keep_metrics(0)
-    if run.done and run.evaluated_at == run.tasks_seen:
+    if run.done and run.evaluated_at == run.tasks_seen and any(run.folder.path.glob("adapters/v*")):
         return run.folder.path
     if main:
         run.folder.begin(config, processes=distributed.size(), bf16=run.bf16)

@@ -10,7 +10,7 @@ import enum
 import functools
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TypeVar
 
@@ -263,14 +263,11 @@ def read_jsonl(path: str | Path, record: type[T], remedy: str = "write the data 
     if not path.is_file():
         raise RecordError(f"{path} is missing; {remedy}.")
     try:
-        lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")  # other line breaks are data
+        text = path.read_text(encoding="utf-8").removesuffix("\n")
     except UnicodeDecodeError:
         raise RecordError(f"{path} is not UTF-8 text; {remedy}.") from None
-    return [from_json(record, line, f"{path}, line {n}") for n, line in enumerate(_lines(lines), start=1)]
-
-
-def _lines(lines: Sequence[str]) -> Sequence[str]:
-    return [] if list(lines) == [""] else lines
+    lines = text.split("\n") if text else []  # other line breaks are data
+    return [from_json(record, line, f"{path}, line {n}") for n, line in enumerate(lines, start=1)]
 
 
 def sha256(path: str | Path) -> str:

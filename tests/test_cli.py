@@ -16,6 +16,7 @@ from types import SimpleNamespace
 import pytest
 from transformers import AutoModelForCausalLM
 
+import lfo.envs.phone
 from lfo.cli import build_parser, main, parse_settings, usable_device
 from lfo.config import ConfigError, as_dict
 from lfo.couplings import POLICY, WORLD_MODEL
@@ -76,6 +77,20 @@ def test_evaluate_prints_success_by_level(run_folder, capsys):
     assert len(lines) == 2
     for line, level in zip(lines, ("all     ", "level 1 "), strict=True):
         assert re.fullmatch(rf"{level} +\d+\.\d%  \[\d+\.\d%, \d+\.\d%\]  n=20", line)
+
+
+def test_evaluate_asks_nothing_of_an_environment_that_it_need_not_know(run_folder, capsys, monkeypatch):
+    make = lfo.envs.phone.make
+    monkeypatch.setattr(lfo.envs.phone, "make", lambda config: make(config))
+    assert main(["evaluate", "--run", str(run_folder), "--episodes", "1"]) == 0
+    assert capsys.readouterr().out.startswith("all ")
+
+
+@pytest.mark.parametrize("option", [["evaluate", "--episodes", "0"], ["sweep", "--workers", "0"]])
+def test_how_many_is_at_least_one(option, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main([*option, "--run", "here"])
+    assert stopped.value.code == 2 and "0" in capsys.readouterr().err
 
 
 def test_diagnose_prints_numbers_and_advice(run_folder, capsys):

@@ -51,6 +51,12 @@ def test_provenance_names_commit_packages_and_machine():
     assert "cores" in facts["machine"] and "config" not in facts
 
 
+def test_provenance_does_without_git(monkeypatch):
+    """As in the container, which has none."""
+    monkeypatch.setenv("PATH", "")
+    assert provenance()["commit"] == "unknown"
+
+
 @pytest.mark.parametrize(
     ("ask", "file"),
     [
@@ -239,7 +245,7 @@ def test_missing_and_unreadable_examples_are_an_error(run):
     with pytest.raises(CheckpointError, match=r"examples\.jsonl lacks examples that the checkpoint counts on"):
         run.load(CONFIG)
     path.write_text("{}\n{}\n")
-    with pytest.raises(CheckpointError, match=r"examples\.jsonl, line 1, .*Start again in a new run folder"):
+    with pytest.raises(CheckpointError, match=r"examples\.jsonl, line 1, .*start again in a new run folder"):
         run.load(CONFIG)
     path.unlink()
     with pytest.raises(CheckpointError, match="lacks examples"):

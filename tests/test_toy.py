@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from toy import Counter, Counting
 
 from lfo.config import ConfigError, RunConfig, WorldModelConfig
 from lfo.envs.base import written
-from lfo.runs import RunFolder
+from lfo.runs import RunError, RunFolder
 from lfo.train import Run, load_player, train
 from lfo.types import Call, Malformed, StopReason, Task, Turn
 
@@ -131,6 +132,19 @@ def test_a_finished_run_is_left_as_it_is(finished, config, monkeypatch):
     monkeypatch.setattr(Run, "advance", lambda self: 1 / 0)
     assert train(config, folder, Evenness(), progress=False) == folder
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_a_finished_run_without_adapters_publishes_them_again(finished, config, tmp_path):
+    """As the message says to whoever wants to play it."""
+    folder = tmp_path / "run"
+    shutil.copytree(finished[0], folder)
+    shutil.rmtree(folder / "adapters")
+    with pytest.raises(RunError, match="train there first"):
+        load_player(folder, Counting())
+    train(config, folder, Evenness(), progress=False)
+    weights = [RunFolder(f).adapters()["policy"] / "adapter_model.safetensors" for f in (folder, finished[0])]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
+    assert metrics_of(folder) == metrics_of(finished[0]) and RunFolder(folder).finished(config)
 
 
 def test_there_is_nothing_to_model(config, tmp_path):

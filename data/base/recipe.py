@@ -408,7 +408,7 @@ only. `recipe.py` beside this card is the whole recipe ({steps} steps; `make bas
 was stopped; the curriculum is in its opening lines).
 
 **What was measured** on levels 1 and 2 of the experiments' world, sampled at temperature 1 ({rollouts} rollouts each
-without and with true hints; `recipe.json` has the figures, `tests/test_base.py` holds the bars):
+without and with true hints; `recipe.json` has the figures, `tests/text/test_base.py` holds the bars):
 
 | | measured | bar |
 |---|---|---|

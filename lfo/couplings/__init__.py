@@ -16,10 +16,14 @@ def make_coupling(config: RunConfig, env: Environment) -> tuple[Codec, Coupling]
     """The codec and the coupling of a run in an environment.
 
     Raises:
-        ConfigError: there is to be a world model of an environment that has nothing to model.
+        ConfigError: there is to be a world model of an environment that has nothing to model, or not that.
     """
-    if config.world_model and env.knowledge is None:
+    w = config.world_model
+    if w and env.knowledge is None:
         raise ConfigError(f"environment '{config.env.name}' has nothing to model; leave world_model out.")
+    if w and w.predict not in env.knowledge.learned:
+        known = ", ".join(env.knowledge.learned)
+        raise ConfigError(f"world_model.predict is '{w.predict}'; environment '{config.env.name}' knows: {known}.")
     codec = load_codec(config.model, env, in_passing=config.coupling == "echo")
     return codec, _coupling(config, codec)
 

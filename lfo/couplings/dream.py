@@ -8,7 +8,7 @@ conservatively: a call is imagined several times, and enough of the replies must
 from __future__ import annotations
 
 from lfo.config import RunConfig, derive_seed
-from lfo.couplings.imagine import IMAGINED_TOKENS
+from lfo.couplings.imagine import REPLY_TOKENS
 from lfo.couplings.plain import BOTH, WORLD_MODEL, Plain
 from lfo.protocols import Question, Responder, Script
 from lfo.rollout.engine import Prompt
@@ -59,5 +59,5 @@ class Dream(Plain):
         asked = self.codec.question(Question(episode.request, tuple(episode.turns), action))
         seeds = [derive_seed(row.seed, "dream", len(episode.turns), k) for k in range(SAMPLES)]
         end = self.codec.reply_end_id
-        replies = yield [Prompt(asked, WORLD_MODEL, IMAGINED_TOKENS, end, 1.0, seed) for seed in seeds]
+        replies = yield [Prompt(asked, WORLD_MODEL, REPLY_TOKENS, end, 1.0, seed) for seed in seeds]
         row.responder.heard([self.codec.reply_text(reply.tokens) for reply in replies])

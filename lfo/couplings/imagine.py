@@ -12,20 +12,20 @@ import dataclasses
 
 from lfo.config import WorldModelConfig
 from lfo.couplings.plain import BOTH, WORLD_MODEL, Plain
-from lfo.protocols import AdapterLayout, Question, Script
+from lfo.protocols import Question, Script
 from lfo.rollout.engine import Prompt
 from lfo.rollout.play import Row
 from lfo.text.codec import Codec
 from lfo.types import Role, Rollout, Sample
 
-IMAGINED_TOKENS = 64  # at most, in one imagined reply
+REPLY_TOKENS = 64  # at most, in one imagined reply
 
 
 class Imagine(Plain):
     """A `Coupling` whose notes come from the world model."""
 
-    def __init__(self, config: WorldModelConfig, codec: Codec, layout: AdapterLayout = BOTH):
-        super().__init__(layout, codec, config.scouts)
+    def __init__(self, config: WorldModelConfig, codec: Codec):
+        super().__init__(BOTH, codec, config.scouts)
         self.config = config
 
     def before_turn(self, row: Row) -> Script:
@@ -41,7 +41,7 @@ class Imagine(Plain):
     def answer(self, question: Question):
         """A script whose result is the reply's tokens."""
         asked = self.codec.question(question)
-        (reply,) = yield [Prompt(asked, WORLD_MODEL, IMAGINED_TOKENS, self.codec.reply_end_id, 0.0)]
+        (reply,) = yield [Prompt(asked, WORLD_MODEL, REPLY_TOKENS, self.codec.reply_end_id, 0.0)]
         return reply.tokens
 
     def views(self, rollout: Rollout, sample: Sample | None) -> list[Sample]:

@@ -1,8 +1,8 @@
 """What environments have in common: tools, how a call of one is written, how what an agent wrote is read.
 
-An action in the `tags` dialect is ``tool<|args|>{...json...}``: the prompt has opened it with ``<|tool|>`` and
-``<|end|>`` has closed it. An empty action calls no tool: the agent hangs up. `from_chat` brings a chat model's message
-into this form.
+An action in the `tags` dialect is ``tool<|args|>{...json...}``, between ``<|tool|>``, which the rollout loop says, and
+``<|end|>``, which the policy says. An empty action calls no tool: the agent hangs up. `from_chat` brings a chat model's
+message into this form.
 """
 
 from __future__ import annotations
@@ -97,8 +97,12 @@ def from_chat(message: str) -> str:
 
     Thinking (``<think>...</think>``, or the rest of a message where it never ends) and all other text is
     left out. A message without a call is the empty action; a broken call becomes an action that
-    `parse_action` finds malformed. Never raises.
+    `parse_action` finds malformed. Never raises; half a surrogate pair, which is no text, becomes a question mark.
     """
+    return _called(message).encode(errors="replace").decode()
+
+
+def _called(message: str) -> str:
     spoken = message.rpartition("</think>")[2].partition("<think>")[0]
     _, opened, rest = spoken.partition("<tool_call>")
     if not opened:

@@ -190,7 +190,7 @@ class Learner:
         return _world_metrics(_add(losses))
 
     def _world_loss(self, logprobs: torch.Tensor, correct: torch.Tensor, count: int) -> tuple[LossSum, torch.Tensor]:
-        """The world model's loss on some of `count` reply tokens, and what goes backward: the only use of lambda."""
+        """The world model's loss on some of `count` reply tokens, and what goes backward: lambda weighs it here."""
         loss = world_model_loss(logprobs, correct)
         return loss, self.lam * loss.mean(count)
 

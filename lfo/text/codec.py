@@ -8,7 +8,7 @@ There are two dialects. `Codec` is `tags`, that of the embedded base model::
 
     <|task|>request<|/task|><|tool|>search_company<|args|>{...}<|end|><|obs|>{...}<|/obs|><|tool|>...
 
-After every observation the next action is already opened, so the policy always acts as the agent. A note, whoever
+The rollout loop opens every action, so the policy always acts as the agent. A note, whoever
 says it, stands between ``<|imagine|>`` and ``<|/imagine|>``. The world model reads its own text, trained on the reply
 and its closing tag only::
 

@@ -57,6 +57,13 @@ def test_a_world_model_needs_something_to_model(toy_path):
     assert str(error.value) == "environment 'phone' has nothing to model; leave world_model out."
 
 
+def test_what_a_world_model_may_predict_is_the_environments_affair(toy_path, env):
+    config = RunConfig(model=ModelConfig(base=str(toy_path)), world_model=WorldModelConfig(predict="phones"))
+    with pytest.raises(ConfigError) as error:
+        make_coupling(config, env)
+    assert str(error.value) == "world_model.predict is 'phones'; environment 'phone' knows: phone, phone+form, all."
+
+
 def test_alone_is_the_same_adapters_without_notes(made):
     _, coupling = made("imagine")
     assert type(alone(coupling)) is Plain and alone(coupling).layout == coupling.layout

@@ -12,7 +12,7 @@ from lfo.envs.base import ARGS_TAG, MAX_ACTION_CHARS, Tool, from_chat, written
 from lfo.envs.base import parse_action as parse
 from lfo.envs.phone.tools import TOOLS
 from lfo.envs.phone.vocabulary import FIELDS
-from lfo.types import Call, Hangup, Malformed
+from lfo.types import Call, Hangup, Malformed, Turn, from_json, to_json
 
 
 def parse_action(text: str) -> Call | Hangup | Malformed:
@@ -232,6 +232,13 @@ def test_a_message_without_a_call_hangs_up(message):
 )
 def test_a_broken_chat_call_is_malformed(payload, reason):
     assert parse_action(from_chat(f"<tool_call>{payload}</tool_call>")).reason == reason
+
+
+@pytest.mark.parametrize("call", ['{"name": "\\ud83d", "arguments": {}}', '{"name": "a", "arguments": "\\ud83d"}'])
+def test_half_a_character_in_a_chat_call_can_be_written_down(call):
+    """Else a checkpoint with this turn could not be read again."""
+    action = parse_action(from_chat(f"<tool_call>{call}</tool_call>"))
+    assert from_json(Turn, to_json(Turn(action, "", "error")), "here").action == action
 
 
 MARKS = ["<tool_call>", "</tool_call>", "<think>", "</think>", GOOD, '{"name": "', "[", "}", "a"]

@@ -1,4 +1,4 @@
-"""base: how the frozen model is loaded, and the bars that the embedded one must pass (DESIGN section 6).
+"""base: how the frozen model is loaded, and the bars that the embedded one must pass.
 
 It knows the language of the environment and none of its rules: it copies, its calls can be read, its
 form choices say nothing about the department, its success is the exploratory policy's - and it follows
@@ -95,10 +95,10 @@ def test_reading_gguf_needs_a_package(monkeypatch, tmp_path):
 
 @pytest.fixture(scope="module")
 def smollm2() -> Path:
-    """SmolLM2-135M-Instruct as GGUF, as README's section on bases obtains it."""
+    """SmolLM2-135M-Instruct as GGUF, as docs/bases.md obtains it."""
     path = Path(os.environ.get("LFO_SMOLLM2", ""))
     if not path.is_file():
-        pytest.skip("LFO_SMOLLM2 names no .gguf file (README, section 'Other bases')")
+        pytest.skip("LFO_SMOLLM2 names no .gguf file (docs/bases.md)")
     if not is_gguf_available():
         pytest.skip("the package gguf is not installed (extra gguf)")
     return path
