@@ -204,6 +204,7 @@ def row(size: Size, benchmark: str, subject: str, peer: str, values: Sequence[fl
     numbers = dict(zip(("ratio", "low", "high"), (middle.value, middle.low, middle.high), strict=True))
     rounded = {name: float(f"{number:.3g}") for name, number in numbers.items()}
     threads = f"{torch.get_num_threads()} thread{'s' * (torch.get_num_threads() > 1)}"
+    script = f"{benchmark}.py --quick" if size.quick else f"{benchmark}.py"
     return {
         "benchmark": benchmark,
         "subject": subject,
@@ -211,7 +212,7 @@ def row(size: Size, benchmark: str, subject: str, peer: str, values: Sequence[fl
         **rounded,
         "unit": unit,
         "instructions": instructions(),
-        "source": f"{benchmark}.py{' --quick' * size.quick}, {size.tasks * 8} rollouts, {size.rounds} rounds, {threads}",
+        "source": f"{script}, {size.tasks * 8} rollouts, {size.rounds} rounds, {threads}",
     }
 
 

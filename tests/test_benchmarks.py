@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import torch
 
 from lfo.rollout import Prompt, complete
 from lfo.rollout.play import play
@@ -75,7 +76,8 @@ def test_a_row_is_the_median_with_its_interval(module):
     common = module("common")
     row = common.row(common.Size(3, 8, False), "rollout", "us", "them", [2.0, 4.0, 3.0], "x")
     assert (row["low"], row["ratio"], row["high"]) == (2.0, 3.0, 4.0)
-    assert row["source"] == "rollout.py, 64 rollouts, 3 rounds"
+    threads = f"{torch.get_num_threads()} thread{'s' * (torch.get_num_threads() > 1)}"
+    assert row["source"] == f"rollout.py, 64 rollouts, 3 rounds, {threads}"
     one = common.row(common.size("", ["--quick"]), "rollout", "us", "them", [2.0], "x")
     assert one["ratio"] == 2.0 and math.isnan(one["low"]) and "--quick" in one["source"]
 
