@@ -238,7 +238,7 @@ def record(rows: Sequence[dict], table: Path = TABLE) -> None:
     """
     key = ["benchmark", "subject", "peer"]
     new = pd.DataFrame(rows, columns=COLUMNS)
-    old = pd.read_csv(table) if table.exists() else new[:0]
+    old = pd.read_csv(table).fillna({"peer": ""}) if table.exists() else new[:0]
     replaced = old[key].apply(tuple, axis=1).isin(list(new[key].itertuples(index=False, name=None)))
     merged = pd.concat([old[~replaced], new]) if len(old) else new
     merged.sort_values("benchmark", kind="stable").to_csv(table, index=False)

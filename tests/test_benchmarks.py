@@ -96,6 +96,9 @@ def test_rows_replace_their_old_selves_and_leave_the_others(module, tmp_path, ca
     assert list(held.columns) == common.COLUMNS
     assert dict(zip(held.peer, held.ratio, strict=True)) == {"trl": 3.0, "vllm": 2.0, "hf": 4.0}
     assert set(json.loads((tmp_path / "machine.json").read_text())) == {"rollout", "dapo_step"}
+    for ratio in (5.0, 6.0):  # seconds have no peer
+        common.record([common.row(size, "run", "us", "", [ratio], "seconds")], table)
+    assert pd.read_csv(table).query("benchmark == 'run'").ratio.tolist() == [6.0]
     assert "hf" in capsys.readouterr().out
 
 
