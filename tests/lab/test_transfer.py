@@ -89,9 +89,9 @@ def test_what_was_measured_is_not_played_again_and_anything_else_is(run):
 def test_what_was_measured_with_older_adapters_is_played_again(run):
     rows = measure(run, episodes=1, tasks_per_level=1)
     rows.assign(success=7).to_csv(run / TRANSFER, index=False)
-    later = (run / TRANSFER).stat().st_mtime + 1
     (adapter,) = run.glob("adapters/v*/policy/adapter_model.safetensors")
-    os.utime(adapter, (later, later))
+    before = adapter.stat().st_mtime - 1
+    os.utime(run / TRANSFER, (before, before))
     assert set(measure(run, episodes=1, tasks_per_level=1)["success"]) <= {0, 1}
 
 

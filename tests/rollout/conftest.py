@@ -1,58 +1,21 @@
-"""What the tests of the vLLM engines need: bases, adapters with random weights, and continuations to compare with.
+"""What the tests of engines need beside tests/conftest.py: adapters with random weights, continuations to compare with.
 
-Local on purpose: nothing here goes through the learner or the torch engine, so that the engines are judged by
-transformers and peft alone. Fixtures of the same name in tests/conftest.py are hidden by these.
+Nothing here goes through the learner or the torch engine, so that engines are judged by transformers and peft alone;
+the adapters hide those of the same name in tests/conftest.py.
 """
 
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
-from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from lfo.config import RunConfig, build
 from lfo.rollout.engine import Completion, Prompt
-from lfo.text.base import load_base, load_tokenizer, require_base
-
-ROOT = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture(scope="session")
-def base_path() -> Path:
-    """The embedded base model; LFO_TEST_BASE names another one."""
-    return require_base(os.environ.get("LFO_TEST_BASE", ROOT / "data" / "base"))
-
-
-@pytest.fixture(scope="session")
-def toy_path(base_path, tmp_path_factory) -> Path:
-    """A base of two random layers with the real tokenizer: fast, and it knows nothing."""
-    path = tmp_path_factory.mktemp("toy_base")
-    tokenizer = load_tokenizer(base_path)
-    torch.manual_seed(0)
-    config = Qwen3Config(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=16,
-        max_position_embeddings=2048,
-        tie_word_embeddings=True,
-        initializer_range=0.3,  # large enough for the context to matter
-        bos_token_id=None,
-        eos_token_id=None,
-        pad_token_id=tokenizer.pad_token_id,
-    )
-    Qwen3ForCausalLM(config).save_pretrained(path)
-    tokenizer.save_pretrained(path)
-    return path
+from lfo.text.base import load_base
 
 
 @pytest.fixture(scope="session")
@@ -80,35 +43,6 @@ def make_adapters(tmp_path_factory):
 def toy_adapters(make_adapters, toy_path) -> dict[str, Path]:
     """Two adapters of the toy base, large enough to change every prediction."""
     return make_adapters(toy_path, 1, 0.3)
-
-
-@pytest.fixture(scope="session")
-def make_config(toy_path):
-    """make_config(**{"model.rank": 8}): a run of seconds on the toy base, in fp32, with these settings."""
-    defaults = {
-        "model.base": str(toy_path),
-        "model.rank": 4,
-        "model.autocast": False,
-        "rollout.tasks_per_step": 2,
-        "rollout.group_size": 2,
-        "rollout.max_refills": 0,
-        "rollout.max_action_tokens": 8,
-        "task_budget": 4,
-        "eval_every": 4,
-        "eval_tasks": 1,
-        "eval_episodes": 1,
-        "checkpoint_every": 1,
-        "warmup_tasks": 0,
-    }
-
-    def make(**settings) -> RunConfig:
-        data: dict = {}
-        for dotted, value in (defaults | settings).items():
-            group, _, name = dotted.rpartition(".")
-            (data.setdefault(group, {}) if group else data)[name] = value
-        return build(RunConfig, data)
-
-    return make
 
 
 class Reference:

@@ -465,7 +465,7 @@ def test_a_run_whose_servers_all_die_goes_on_as_if_they_had_not(start, make_conf
     settings |= {"rollout.tasks_per_step": 1, "env.max_turns": 4, "eval_splits": ["validation"]}
 
     def config(server: StandIn):
-        return make_config(**settings, **{"rollout.engine": server.url})
+        return make_config(**settings, **{"rollout.engine": server.url}, world_model=None)
 
     healthy = start(base_path)
     train(config(healthy), tmp_path / "reference", progress=False)
