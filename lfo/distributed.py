@@ -12,7 +12,7 @@ from __future__ import annotations
 import datetime
 import os
 import threading
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
@@ -72,10 +72,9 @@ def gather(value) -> list:
     return values
 
 
-def share(keys: Sequence[Hashable]) -> list[int]:
-    """This process's part of ``range(len(keys))``; what has equal keys stays together."""
-    number = {key: n for n, key in enumerate(dict.fromkeys(keys))}
-    return [i for i, key in enumerate(keys) if number[key] % size() == rank()]
+def share(count: int) -> list[int]:
+    """This process's part of ``range(count)``."""
+    return list(range(rank(), count, size()))
 
 
 def join(mine: Sequence[int], results: Sequence) -> list:

@@ -88,7 +88,7 @@ def predict_replies(
     engine: Engine, codec: Codec, questions: Sequence[Sequence[int]], adapter: str, temperature: float = 0.0, seed=0
 ) -> list[str]:
     """Predictions of an adapter as text, greedy unless a temperature says otherwise. questions: as token ids."""
-    mine = distributed.share(range(len(questions)))
+    mine = distributed.share(len(questions))
     asked = [
         Prompt(list(questions[i]), adapter, REPLY_TOKENS, codec.reply_end_id, temperature, derive_seed(seed, i))
         for i in mine

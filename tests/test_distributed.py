@@ -107,7 +107,7 @@ def begun(config: RunConfig, samples: list[Sample], examples: list[Encoded]) -> 
     learner = new_learner(config)
     generator = torch.Generator().manual_seed(3)
     with torch.no_grad():
-        for name in learner.adapters:
+        for name in learner.layout.names:
             for parameter in learner.parameters(name):
                 parameter += 0.02 * torch.randn(parameter.shape, generator=generator)
     learner.update(samples, examples, 1.0, 0)
@@ -117,7 +117,9 @@ def begun(config: RunConfig, samples: list[Sample], examples: list[Encoded]) -> 
 def gradients(learner: Learner, update) -> dict:
     """Every adapter's gradient after clipping, whole, and the metrics of the update."""
     seen, step = {}, learner.optimizer.step
-    learner.optimizer.step = lambda: seen.update({n: [p.grad for p in learner.parameters(n)] for n in learner.adapters})
+    learner.optimizer.step = lambda: seen.update(
+        {n: [p.grad for p in learner.parameters(n)] for n in learner.layout.names}
+    )
     found = {"metrics": update()}
     learner.optimizer.step = step
     for name, grads in seen.items():  # shards of rows, gathered at once
@@ -186,11 +188,11 @@ def member(rank: int, port: int, folder: Path, config: RunConfig, samples: list,
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2",
                    "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}  # fmt: skip
     distributed.start()
-    mine = distributed.share("aabbcad")
+    mine = distributed.share(7)
     talk = {
         "mine": mine,
         "joined": distributed.join(mine, ["aabbcad"[i] + str(i) for i in mine]),
-        "nobody": distributed.join(distributed.share([]), []),
+        "nobody": distributed.join(distributed.share(0), []),
         "totals": distributed.totals(rank, 10.5),
         "gathered": distributed.gather(f"from {rank}"),
         "beside": gathered_by_two_threads(rank),
@@ -234,10 +236,10 @@ def apart(one, other, rtol: float = 1e-4, where: str = "") -> list[str]:
 
 
 def test_what_processes_tell_each_other(one_and_two):
-    """Keys a, b, c, d are dealt in turn: a and c to the first, b and d to the second."""
+    """Places are dealt in turn, and their results come back in order."""
     _, two, _ = one_and_two
     first, second = (found["talk"] for found in two)
-    assert (first.pop("mine"), second.pop("mine")) == ([0, 1, 4, 5], [2, 3, 6])
+    assert (first.pop("mine"), second.pop("mine")) == ([0, 2, 4, 6], [1, 3, 5])
     assert (first.pop("first"), second.pop("first")) == (True, False)
     assert first == second
     assert first["joined"] == ["a0", "a1", "b2", "b3", "c4", "a5", "d6"] and first["nobody"] == []
@@ -247,7 +249,7 @@ def test_what_processes_tell_each_other(one_and_two):
 
 def test_alone_everything_is_the_identity():
     assert (distributed.size(), distributed.rank(), distributed.first()) == (1, 0, True)
-    mine = distributed.share("aab")
+    mine = distributed.share(3)
     assert mine == [0, 1, 2] and distributed.join(mine, "xyz") == ["x", "y", "z"]
     tensor = torch.ones(2)
     assert distributed.totals(tensor, 3)[0] is tensor and distributed.whole({"a": [tensor]})["a"][0] is tensor

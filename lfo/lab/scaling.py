@@ -184,7 +184,7 @@ def update_peaks(way: Way, base: str) -> dict[str, float]:
     items = learner_items(shape_of(base), config, "cpu", way.logits)
     there = sum(p.nbytes for p in learner.model.parameters())
     there += sum(t.nbytes for average in learner.averages.values() for t in average)
-    there += 2 * sum(p.nbytes for name in learner.adapters for p in learner.parameters(name))  # Adam's moments
+    there += 2 * sum(p.nbytes for name in learner.layout.names for p in learner.parameters(name))  # Adam's moments
     passing = [item for item in items if item.moments != MOMENTS]
     return {
         "planned": max(sum(i.bytes for i in passing if moment in i.moments) for moment in (LOSS, BACKWARD)),

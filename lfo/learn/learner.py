@@ -37,8 +37,8 @@ DECAY = 0.95  # per update, of the running average of the world model that is pu
 class Learner:
     """The trainable side of a run.
 
-    layout, adapters: which LoRA adapters there are, and their names. trained_tokens: of this process, through forward
-    and backward since construction; what sequences share counts for each of them.
+    layout: which LoRA adapters there are. trained_tokens: of this process, through forward and backward since
+    construction; what sequences share counts for each of them.
 
     Raises (on construction):
         FileNotFoundError: the folder of the base model is missing.
@@ -55,7 +55,7 @@ class Learner:
     ):
         """pad_id: a token that may stand where there is nothing to learn. bf16: forward passes run under autocast."""
         self.config, self.layout, self.objective, self.pad_id = config, layout, objective, pad_id
-        self.device, self.adapters = torch.device(device), list(layout.names)
+        self.device = torch.device(device)
         self.lam = config.world_model.lam if config.world_model else 0.0
         d, alone = config.distributed, distributed.size() == 1
         base = load_base(config.model.base, device, getattr(torch, config.model.dtype), stay=not alone)
@@ -230,7 +230,7 @@ class Learner:
 
         The decay grows from 0 to `DECAY`, so that the beginning is soon forgotten.
         """
-        if WORLD_MODEL not in self.adapters:
+        if WORLD_MODEL not in self.layout.names:
             return
         weights = self.parameters(WORLD_MODEL)
         if not self.averages:
@@ -292,7 +292,7 @@ class Learner:
         """
         return distributed.whole(
             {
-                "adapters": adapters.state(self.model, self.adapters),
+                "adapters": adapters.state(self.model, self.layout.names),
                 "optimizer": self.optimizer.state_dict(),
                 "averages": self.averages,
                 "updates": self.updates,
@@ -304,7 +304,7 @@ class Learner:
         Raises:
             CheckpointError: the checkpoint has other adapters or other shapes than this run.
         """
-        adapters.load_state(self.model, self.adapters, state["adapters"])
+        adapters.load_state(self.model, self.layout.names, state["adapters"])
         moments = state["optimizer"]["state"]
         for index, p in enumerate(p for group in self.optimizer.param_groups for p in group["params"]):
             for key, value in moments.get(index, {}).items():

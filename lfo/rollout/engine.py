@@ -56,14 +56,14 @@ def complete(engine: Engine, prompts: Iterable[Prompt]) -> list[Completion]:
     return [done[ticket] for ticket in tickets]
 
 
-def require_adapters(prompts: Iterable[Prompt], loaded: Iterable[str]) -> None:
+def require_adapter(prompt: Prompt, loaded: Iterable[str]) -> None:
     """
     Raises:
-        UnknownAdapter: a prompt asks for an adapter that is not among `loaded`.
+        UnknownAdapter: the prompt asks for an adapter that is neither among `loaded` nor "base".
     """
-    for prompt in prompts:
-        if prompt.adapter not in loaded:
-            raise UnknownAdapter(f"no adapter '{prompt.adapter}' is loaded; loaded: {', '.join(loaded)}.")
+    known = dict.fromkeys(["base", *loaded])
+    if prompt.adapter not in known:
+        raise UnknownAdapter(f"no adapter '{prompt.adapter}' is loaded; loaded: {', '.join(known)}.")
 
 
 def require_folder(folder: str | Path) -> Path:

@@ -115,7 +115,7 @@ def play(
     for waves in groups:
         places.append(first)
         first += sum(map(len, waves))
-    mine = distributed.share(range(len(groups)))
+    mine = distributed.share(len(groups))
     table = _Table(engine, coupling, rollout, predict)
     try:
         for i in mine:

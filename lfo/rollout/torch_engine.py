@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from lfo.rollout.batch import Batch, Request
 from lfo.rollout.decoder import Decoder, require_supported
-from lfo.rollout.engine import Completion, Prompt, require_adapters, require_folder
+from lfo.rollout.engine import Completion, Prompt, require_adapter, require_folder
 from lfo.text.base import load_base
 
 
@@ -61,7 +61,7 @@ class TorchEngine:
             UnknownAdapter: the prompt's adapter was not loaded.
             ValueError: there is nothing to continue, or no token may be said.
         """
-        require_adapters([prompt], dict.fromkeys(["base", *self._batches]))
+        require_adapter(prompt, self._batches)
         if not prompt.tokens or prompt.max_new < 1:
             raise ValueError("a prompt needs at least one token, and max_new at least 1.")
         if prompt.adapter not in self._batches:

@@ -33,7 +33,7 @@ def make_learner(make_config):
         learner = new_learner(make_config(**settings))
         generator = torch.Generator().manual_seed(3)
         with torch.no_grad():
-            for name in learner.adapters:
+            for name in learner.layout.names:
                 for parameter in learner.parameters(name):
                     parameter += 0.02 * torch.randn(parameter.shape, generator=generator)
         return learner

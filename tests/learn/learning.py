@@ -63,7 +63,7 @@ def gradients_of(learner: Learner, update: Callable[[], dict]) -> tuple[dict[str
     """Gradients of every adapter as the optimizer would see them, and the update's metrics; no step is taken."""
     seen: dict[str, list] = {}
     step = learner.optimizer.step
-    learner.optimizer.step = lambda: seen.update({name: gradients(learner, name) for name in learner.adapters})
+    learner.optimizer.step = lambda: seen.update({name: gradients(learner, name) for name in learner.layout.names})
     metrics = update()
     learner.optimizer.step = step
     return seen, metrics

@@ -97,7 +97,7 @@ def test_the_policy_starts_the_same_with_and_without_a_world_model(fresh_learner
     """Seeded apart, so that the baseline and the dual run differ by what is learned alone."""
     starts = [fresh_learner(), fresh_learner(world_model=None), fresh_learner(**{"world_model.coupling": "shared"})]
     assert all(same(weights(starts[0], POLICY), weights(other, POLICY)) for other in starts[1:])
-    assert [s.adapters for s in starts] == [[POLICY, WORLD_MODEL], [POLICY], [POLICY]]
+    assert [s.layout.names for s in starts] == [(POLICY, WORLD_MODEL), (POLICY,), (POLICY,)]
     assert not same(weights(starts[0], POLICY), weights(fresh_learner(seed=1), POLICY))
 
 
@@ -151,7 +151,7 @@ def test_coupling_shared_is_one_adapter_that_lambda_reaches(make_learner, sample
     runs = {}
     for lam in (0.0, 0.5):
         learner = make_learner(**{"world_model.coupling": "shared", "world_model.lam": lam})
-        assert (learner.adapters, learner.layout.listener) == ([POLICY], POLICY)
+        assert (learner.layout.names, learner.layout.listener) == ((POLICY,), POLICY)
         metrics = learner.update(samples, examples, 1.0, seed=0)
         assert set(metrics) >= {"policy/loss", "policy/grad_norm"} and "world_model/grad_norm" not in metrics
         runs[lam] = weights(learner, POLICY)
@@ -374,7 +374,7 @@ def test_importance_sampling_weighs_every_token(make_learner, samples, cap, weig
 
 def test_weight_decay_needs_a_gradient(make_learner, samples, examples):
     learner = make_learner(weight_decay=0.5)
-    before = {name: weights(learner, name) for name in learner.adapters}
+    before = {name: weights(learner, name) for name in learner.layout.names}
     learner.replay(examples, 1.0, seed=0)
     assert same(weights(learner, POLICY), before[POLICY])
     assert not same(weights(learner, WORLD_MODEL), before[WORLD_MODEL])
@@ -406,7 +406,7 @@ def test_metrics_by_hand(make_learner, samples, examples):
 def test_the_first_step_moves_every_weight_by_the_learning_rate(make_learner, samples, examples):
     """Adam's first step is the learning rate times the gradient's sign: 0.01 x 0.5, and 0.04 x 0.5."""
     learner = make_learner(**{"policy.learning_rate": 0.01, "world_model.learning_rate": 0.04})
-    before = {name: weights(learner, name) for name in learner.adapters}
+    before = {name: weights(learner, name) for name in learner.layout.names}
     learner.update(samples, examples, 0.5, seed=0)
     for name, rate in ((POLICY, 0.005), (WORLD_MODEL, 0.02)):
         moved = torch.cat([(a - b).abs().flatten() for a, b in zip(weights(learner, name), before[name], strict=True)])

@@ -13,7 +13,7 @@ import abc
 import itertools
 from collections.abc import Iterable
 
-from lfo.rollout.engine import Completion, Prompt, require_adapters
+from lfo.rollout.engine import Completion, Prompt, require_adapter
 
 Answers = list[tuple[int, Completion]]
 
@@ -30,7 +30,7 @@ class TicketEngine(abc.ABC):
 
     def submit(self, prompt: Prompt) -> int:
         """See `Engine.submit`."""
-        require_adapters([prompt], ["base", *self._loaded()])
+        require_adapter(prompt, self._loaded())
         ticket = next(self._tickets)
         self._held[ticket] = prompt
         self._start()
