@@ -53,7 +53,7 @@ def _add_training(commands) -> None:
     plan.set_defaults(act=_plan)
 
     train = commands.add_parser("train", help="train, resuming where the run folder already holds a part")
-    train.add_argument("--config", type=Path, default=Path("configs/laptop.yaml"))
+    train.add_argument("--config", type=Path, help="default: the run folder's own, or configs/laptop.yaml in a new one")
     train.add_argument("--run", type=Path, required=True, help="run folder")
     _add_settings(train, "e.g. seed=1 policy.learning_rate=1e-3")
     train.add_argument("--device", default="cpu", help="cpu or cuda")
@@ -188,7 +188,9 @@ def _train(args) -> None:
     from lfo.runs import RunFolder
     from lfo.train import train
 
-    config = load_config(args.config, **parse_settings(args.set))
+    own = args.run / "config.json"
+    path = args.config or (own if own.exists() else Path("configs/laptop.yaml"))
+    config = load_config(path, **parse_settings(args.set))
     distributed.start(args.device)  # first of all: it gives each process its own GPU
     folder = RunFolder(train(config, args.run, device=usable_device(args.device), progress=not args.quiet))
     if distributed.first():
@@ -243,6 +245,8 @@ def _evaluate(args) -> None:
     tasks = env.tasks(args.split)
     coupling = alone(player.coupling) if args.unaided else player.coupling
     rows = play_tasks(player.engine, player.codec, coupling, tasks, player.config.rollout, args.episodes)
+    told = [args.split, *["unaided"] * args.unaided, *["held-out phrasing"] * args.held_out_phrasing]
+    print(f"{args.run}: {', '.join(told)}")
     for row in success_rows(rows, tasks):
         level = f"level {row['level']}" if row["level"] else "all"
         print(f"{level:8} {row['success']:6.1%}  [{row['low']:.1%}, {row['high']:.1%}]  n={row['n']}")

@@ -223,7 +223,7 @@ def _explained(kind: type, problem: dict) -> str:
         *groups, name = where
         known = _names(kind) if not groups else _names(GROUPS[groups[0]])
         close = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean '{close[0]}'?" if close else f"known: {', '.join(known)}."
+        hint = f"did you mean '{'.'.join([*groups, close[0]])}'?" if close else f"known: {', '.join(known)}."
         return f"unknown setting '{'.'.join(where)}'; {hint}"
     dotted = ".".join(where[:2])
     if reason := problem.get("ctx", {}).get("error"):
@@ -326,7 +326,7 @@ GONE = {
     "rollout.servers": "give the addresses in rollout.engine",
     "rollout.row_streams": "every rollout has a random stream of its own",
     "rollout.dtype": "set model.dtype",
-    "distributed.compile": "layers run as they are; compiling them took longer than a run saved by it",
+    "distributed.compile": "leave it out; compiling the layers took longer than a run saved by it",
     "distributed.logit_chunk": "it follows from the size of the vocabulary",
     "distributed.gpu_gib": "give it to `lfo plan --gpu-gib`",
 }

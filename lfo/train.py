@@ -405,8 +405,8 @@ def _go(run: Run, bar: tqdm, interrupted: list) -> bool:
         metrics = run.advance()
         run.log([metrics])
         bar.update(run.tasks_seen - bar.n)
-        numbers = {"success": metrics["train_success"], "loss": metrics.get("policy/loss", math.nan)}
-        bar.set_postfix({name: f"{number:.2f}" for name, number in numbers.items()}, refresh=False)
+        loss = f"{metrics['policy/loss']:.2f}" if "policy/loss" in metrics else "-"  # no group had an advantage
+        bar.set_postfix(success=f"{metrics['train_success']:.2f}", loss=loss, refresh=False)
         if run.step % run.config.checkpoint_every == 0 and not run.done:
             run.save()
 

@@ -73,8 +73,8 @@ def test_serve_becomes_the_server(config_path, monkeypatch):
 
 def test_evaluate_prints_success_by_level(run_folder, capsys):
     assert main(["evaluate", "--run", str(run_folder), "--episodes", "1", "--held-out-phrasing"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 2
+    title, *lines = capsys.readouterr().out.splitlines()
+    assert title == f"{run_folder}: validation, held-out phrasing" and len(lines) == 2
     for line, level in zip(lines, ("all     ", "level 1 "), strict=True):
         assert re.fullmatch(rf"{level} +\d+\.\d%  \[\d+\.\d%, \d+\.\d%\]  n=20", line)
 
@@ -83,7 +83,15 @@ def test_evaluate_asks_nothing_of_an_environment_that_it_need_not_know(run_folde
     make = lfo.envs.phone.make
     monkeypatch.setattr(lfo.envs.phone, "make", lambda config: make(config))
     assert main(["evaluate", "--run", str(run_folder), "--episodes", "1"]) == 0
-    assert capsys.readouterr().out.startswith("all ")
+    assert "\nall " in capsys.readouterr().out
+
+
+def test_train_goes_on_with_the_runs_own_config(run_folder, capsys):
+    before = (run_folder / "config.json").read_bytes()
+    assert main(["train", "--run", str(run_folder), "--quiet"]) == 0
+    assert (run_folder / "config.json").read_bytes() == before and capsys.readouterr().out
+    other = complaint(capsys, "train", "--run", run_folder, "--config", "configs/smoke.yaml")
+    assert "was written with another config" in other
 
 
 @pytest.mark.parametrize("option", [["evaluate", "--episodes", "0"], ["sweep", "--workers", "0"]])
@@ -226,7 +234,7 @@ def test_the_learning_rate_of_the_help_text_is_a_number(config_path, tmp_path, c
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        (["policy.learning_rat=1"], "unknown setting 'policy.learning_rat'; did you mean 'learning_rate'?"),
+        (["policy.learning_rat=1"], "unknown setting 'policy.learning_rat'; did you mean 'policy.learning_rate'?"),
         (["model.alpha=8"], "there is no setting 'model.alpha' any more: alpha is always twice model.rank."),
         (["seed"], "--set takes NAME=VALUE, got 'seed'."),
         (["env.levels=[1"], "--set env.levels, line 1 is not YAML (expected ',' or ']', but got '<stream end>')."),
@@ -325,6 +333,8 @@ def test_what_cannot_be_played_is_named(capsys):
 def test_a_grid_that_does_not_fit_is_named(tmp_path, config_path, capsys):
     grid = tmp_path / "grid.yaml"
     arguments = ("sweep", "--grid", grid, "--out", tmp_path / "out")
+    assert complaint(capsys, *arguments) == f"there is no grid {grid}; configs/science.yaml is one."
+    grid.write_text("seed: 1")
     assert (
         complaint(capsys, *arguments)
         == f"{grid} must be a YAML file with these keys: arms, config, fixed, grid, seeds."
@@ -334,7 +344,7 @@ def test_a_grid_that_does_not_fit_is_named(tmp_path, config_path, capsys):
     grid.write_text(f"config: {config_path}\ngrid: {{policy.epochs: 1}}")
     assert complaint(capsys, *arguments) == f"'grid' in {grid} must give a list of values for every setting."
     grid.write_text(f"config: {config_path}\ngrid: {{policy.epoch: [1]}}")
-    assert complaint(capsys, *arguments) == "unknown setting 'policy.epoch'; did you mean 'epochs'?"
+    assert complaint(capsys, *arguments) == "unknown setting 'policy.epoch'; did you mean 'policy.epochs'?"
 
 
 def test_the_command_is_quick_to_refuse():

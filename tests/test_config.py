@@ -156,7 +156,7 @@ def test_what_a_config_names_is_found():
     ("text", "sentence"),
     [
         ("sed: 1", "unknown setting 'sed'; did you mean 'seed'?"),
-        ("policy: {learning_rat: 1}", "unknown setting 'policy.learning_rat'; did you mean 'learning_rate'?"),
+        ("policy: {learning_rat: 1}", "unknown setting 'policy.learning_rat'; did you mean 'policy.learning_rate'?"),
         ("wold_model: {}", "unknown setting 'wold_model'; did you mean 'world_model'?"),
         ("zzz: 1", "unknown setting 'zzz'; known: name, seed, "),
         ("env: {zzz: 1}", "unknown setting 'env.zzz'; known: name, world_seed, levels, "),
@@ -221,7 +221,7 @@ def test_a_missing_file_lists_what_there_is(write):
 
 
 def test_overrides_are_as_strict_as_the_file(write):
-    with pytest.raises(ConfigError, match=r"unknown setting 'policy\.learning_rat'; did you mean 'learning_rate'"):
+    with pytest.raises(ConfigError, match=r"'policy\.learning_rat'; did you mean 'policy.learning_rate'"):
         load_config(write(""), **{"policy.learning_rat": 0.1})
     with pytest.raises(ConfigError, match=r"unknown setting 'policy\.deep'"):
         load_config(write(""), **{"policy.deep.clip": 0.1})

@@ -38,7 +38,9 @@ def read_grid(path: str | Path, out: str | Path) -> dict[Path, RunConfig]:
         ConfigError: the file, or a setting in it, does not fit.
     """
     path = Path(path)
-    data = read_yaml(path.read_text(encoding="utf-8"), str(path)) if path.exists() else None
+    if not path.exists():
+        raise ConfigError(f"there is no grid {path}; configs/science.yaml is one.")
+    data = read_yaml(path.read_text(encoding="utf-8"), str(path))
     if not isinstance(data, dict) or not set(data) <= GRID_KEYS or "config" not in data:
         raise ConfigError(f"{path} must be a YAML file with these keys: {', '.join(sorted(GRID_KEYS))}.")
     if "arms" in data:
