@@ -8,6 +8,19 @@ import itertools
 from lfo.rollout.engine import Completion, Prompt
 from lfo.types import Role
 
+# What a dreamt CSR may say, and whether four such replies are a success at an agreement.
+YES = '{"status": "success", "message": "Billing. Done."}'
+NO = '{"status": "auth_failed", "message": "Billing. I need your account number."}'
+VERDICTS = [
+    ([YES, YES, YES, YES], 1.0, True),
+    ([YES, NO, YES, YES], 1.0, False),
+    ([YES, NO, YES, YES], 0.75, True),
+    ([NO, YES, NO, YES], 0.75, False),
+    ([NO] * 4, 0.25, False),
+    (["Done!"] * 4, 1.0, False),  # no reply at all
+    (['{"status": "malformed", "message": "m"}'] * 4, 0.1, False),
+]
+
 
 class Scripted:
     """An engine whose answers are written out, `answer(prompt text, prompt)`: a text, ended by the stop token.

@@ -6,7 +6,7 @@ import itertools
 import json
 
 import pytest
-from scripted import Scripted, by_turn
+from scripted import VERDICTS, YES, Scripted, by_turn
 
 from lfo.config import RolloutConfig, RunConfig, WorldModelConfig, derive_seed
 from lfo.couplings import Dream
@@ -22,8 +22,6 @@ from lfo.types import Attempt, StopReason
 
 SEARCH, CALL = written(search("Harbor Bank")), written(phone_call("800-555-0003"))
 FORM = written(form(["account_number"]))
-YES = '{"status": "success", "message": "Billing. Done."}'
-NO = '{"status": "auth_failed", "message": "Billing. I need your account number."}'
 
 
 @pytest.fixture(scope="module")
@@ -109,18 +107,7 @@ def test_who_is_awake_hears_the_real_phone(dreamt):
 # --- how it is judged ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("replies", "agreement", "success"),
-    [
-        ([YES, YES, YES, YES], 1.0, True),
-        ([YES, NO, YES, YES], 1.0, False),
-        ([YES, NO, YES, YES], 0.75, True),
-        ([NO, YES, NO, YES], 0.75, False),
-        ([NO], 0.25, False),
-        (["Done!"], 1.0, False),  # no reply at all
-        (['{"status": "malformed", "message": "m"}'], 0.1, False),
-    ],
-)
+@pytest.mark.parametrize(("replies", "agreement", "success"), VERDICTS)
 def test_success_needs_agreement_and_the_agent_hears_the_verdict(dreamt, replies, agreement, success):
     (row,), _ = dreamt(replies, agreement=agreement)
     assert row.success == success

@@ -9,6 +9,7 @@ import re
 from collections import Counter
 
 import pytest
+from scripted import NO, VERDICTS, YES
 
 from lfo.envs.base import written
 from lfo.envs.phone.callers import REFERENCE_POLICIES, Oracle, RandomForm, RetryFromCsr, run_scripted
@@ -281,8 +282,6 @@ def test_names_are_those_of_the_companies_that_are_trained_on(world):
 
 # --- dreams ----------------------------------------------------------------------------------
 
-YES = '{"status": "success", "message": "Billing. Done."}'
-NO = '{"status": "auth_failed", "message": "Billing. I need your account number."}'
 BILLING, SALES = phone_call("800-555-0003"), phone_call("800-555-0005")
 
 
@@ -316,18 +315,7 @@ def test_in_a_dream_the_world_model_answers_the_phone(dreamt):
     assert json.loads(episode.turns[1].observation) == json.loads(YES)
 
 
-@pytest.mark.parametrize(
-    ("replies", "agreement", "success"),
-    [
-        ([YES, YES, YES, YES], 1.0, True),
-        ([YES, NO, YES, YES], 1.0, False),
-        ([YES, NO, YES, YES], 0.75, True),
-        ([NO, YES, NO, YES], 0.75, False),
-        ([NO] * 4, 0.25, False),
-        (["Done!"] * 4, 1.0, False),  # no reply at all
-        (['{"status": "malformed", "message": "m"}'] * 4, 0.1, False),
-    ],
-)
+@pytest.mark.parametrize(("replies", "agreement", "success"), VERDICTS)
 def test_success_needs_agreement_and_the_agent_hears_the_verdict(dreamt, replies, agreement, success):
     episode = dreamt(replies, BILLING, agreement=agreement)
     assert episode.success == success
