@@ -33,6 +33,7 @@ def _add_environment(commands) -> None:
     """Commands that need no model."""
     generate = commands.add_parser("generate", help="write companies, rules, profiles and tasks as JSONL")
     generate.add_argument("--seed", type=int, default=0, help="world seed")
+    generate.add_argument("--circumstances", type=int, default=4, choices=range(7), help="kinds of them in requests")
     generate.add_argument("--out", type=Path, default=Path("data/world"))
     generate.set_defaults(act=_generate)
 
@@ -172,7 +173,7 @@ def _generate(args) -> None:
     from lfo.envs.phone.world import generate_world
     from lfo.lab.datacard import save_with_card
 
-    world = generate_world(args.seed)
+    world = generate_world(args.seed, args.circumstances)
     print(f"wrote {len(world.companies)} companies and {len(world.tasks)} tasks to {save_with_card(world, args.out)}")
 
 

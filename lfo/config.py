@@ -49,7 +49,15 @@ class EnvConfig:
 
     name: str = "phone"  # a module of lfo/envs
     world_seed: Count = 0
-    levels: Annotated[tuple[Annotated[int, Field(ge=1, le=5)], ...], Field(min_length=1)] = (1, 2)  # of all tasks
+    levels: Annotated[tuple[Annotated[int, Field(ge=1, le=5)], ...], Field(min_length=1)] = (
+        1,
+        2,
+        3,
+        4,
+        5,
+    )  # of all tasks
+    circumstances: Annotated[int, Field(strict=True, ge=0, le=6)] = 4  # kinds of them in requests; 0: a table suffices
+    replies: Literal["list", "reasons"] = "reasons"  # reasons: who refuses says which circumstance demands what
     max_turns: Positive = 16  # agent actions
     values: Literal["literal", "reference"] = "literal"  # reference: personal data is handed over as @email
     reward: Literal["binary", "shaped"] = "binary"  # what the policy trains on; figures always report binary success
@@ -76,7 +84,7 @@ class ModelConfig:
 class PolicyConfig:
     """DAPO on task success (Yu et al. 2025, arXiv 2503.14476)."""
 
-    learning_rate: Weight = 1e-3
+    learning_rate: Weight = 1e-3  # 0: the policy stays what the base is, and learns nothing
     clip: tuple[Weight, Weight] = (0.2, 0.28)  # the ratio is kept within [1 - low, 1 + high] ("clip-higher")
     groups_per_update: Positive = 2  # groups in one optimizer step
     epochs: Positive = 1  # passes over a step's groups; the world model joins in the first
@@ -86,9 +94,13 @@ class PolicyConfig:
 
 @settings
 class WorldModelConfig:
-    """Cross-entropy on what the environment says, and how it reaches the policy (`lfo.couplings`)."""
+    """Cross-entropy on what the environment says, and how it reaches the policy (`lfo.couplings`).
 
-    coupling: Literal["none", "shared", "echo", "stacked", "imagine", "dream"] = "imagine"
+    With the couplings `memory` and `truth` nothing is learned of it: there is no world model, but somebody who says
+    the same notes.
+    """
+
+    coupling: Literal["none", "shared", "echo", "stacked", "imagine", "dream", "memory", "truth"] = "imagine"
     predict: str = "phone"  # the tools whose answers are learned: what the environment calls them (`Knowledge.learned`)
     lam: Weight = 0.5  # weight of the world-model loss
     learning_rate: Weight = 3e-3  # of the world-model adapter; where there is one adapter, it has the policy's
@@ -98,7 +110,8 @@ class WorldModelConfig:
     anonymise: Share = 0.0  # share of the replayed calls that are made to look like calls at an unknown company
     shuffle: Flag = False  # placebo: calls are learned with the replies of other tasks' calls
     dream_agreement: Share = 1.0  # share of the imagined replies to a dreamt call that must say success; `dream` only
-    context_distillation: Weight = 0.0  # weight of the same actions without the notes before them; `imagine` only
+    recall: Literal["table", "nearest", "vote"] = "table"  # what is remembered of what was heard; `memory` only
+    context_distillation: Weight = 0.0  # weight of the same actions without the notes before them
     curiosity: Weight = 0.0  # weight of the world model's surprise in the reward, per nat and reply token
 
     def __post_init__(self):
@@ -106,8 +119,10 @@ class WorldModelConfig:
             raise ConfigError("coupling 'echo' learns in the policy's own pass: no shuffle, anonymise or schedule.")
         if self.shuffle and self.predict != "phone":
             raise ConfigError("world_model.shuffle deals out phone replies: set world_model.predict to 'phone'.")
-        if self.context_distillation and self.coupling != "imagine":
-            raise ConfigError("world_model.context_distillation is about imagined notes: set coupling 'imagine'.")
+        if self.context_distillation and self.coupling not in ("imagine", "memory", "truth"):
+            raise ConfigError("world_model.context_distillation is about notes: set coupling 'imagine'.")
+        if self.curiosity and self.coupling in ("memory", "truth"):
+            raise ConfigError("world_model.curiosity asks a world model, and there is none: set coupling 'imagine'.")
         if not self.dream_agreement:
             raise ConfigError("world_model.dream_agreement must be above 0.")
 
@@ -121,7 +136,7 @@ class RolloutConfig:
     max_refills: Count = 2  # more rounds of sampling when dynamic sampling drops groups
     temperature: Weight = 1.0
     max_action_tokens: Positive = 96
-    max_tokens: Positive = 640  # budget of a trajectory, everything included
+    max_tokens: Positive = 1_024  # budget of a trajectory, everything included
     engine: str = "torch"  # torch | vllm (in the learner's process) | addresses of vLLM servers, see `lfo serve`
     gpu_memory: Annotated[float, Field(gt=0, le=1)] = 0.4  # engine "vllm": share of the GPU's memory
     # the next step's rollouts are sampled while the learner learns, one version behind; needs policy.tis_cap
@@ -163,8 +178,8 @@ class RunConfig:
     eval_every: Positive = 80  # sampled tasks between evaluations
     # known (validation) and new (test) companies; tuning looks at validation only
     eval_splits: Annotated[Splits, Field(min_length=1)] = ("validation", "test")
-    eval_tasks: Positive = 50  # tasks per split and evaluation, at most
-    eval_episodes: Positive = 2  # episodes per evaluated task
+    eval_tasks: Positive = 100  # tasks per split and evaluation, at most
+    eval_episodes: Positive = 1  # episodes per evaluated task
     checkpoint_every: Positive = 5  # steps
     warmup_tasks: Count = 16  # the learning rates rise linearly over these, then fall by a cosine to a tenth
     weight_decay: Weight = 0.0

@@ -80,7 +80,7 @@ class Knowledge(Protocol):
     """What a world model of an environment is told, asked and taught."""
 
     learned: Mapping[str, tuple[str, ...]]  # `world_model.predict` -> the tools whose answers are learned
-    hint: str  # how a chat model is told what would be answered, with a {reply} in it
+    hint: str  # how a chat model is told what would be answered, with a {source} and a {reply} in it
 
     def state(self, request: str, turns: Sequence[Turn], dropped: int = 0) -> str:
         """What is known before a call, in words; the oldest `dropped` actions are left out."""
@@ -89,7 +89,25 @@ class Knowledge(Protocol):
         """The call whose blank the policy fills in to say what it means to do; None: now is not the moment."""
 
     def question(self, turns: Sequence[Turn], filled: str) -> Call | None:
-        """The call whose answer is to be imagined, from what the policy filled in; None: there is none."""
+        """The call whose answer is to be noted, from what the policy filled in; None: there is none."""
+
+    def supposed(self, turns: Sequence[Turn], call: Call, reply: str) -> tuple[Turn, ...]:
+        """The turns from which one would go on if all were done that the reply to the call asks for."""
+
+    def lesson(self, turn: Turn) -> str:
+        """What a turn of an earlier attempt taught, in words; "" for nothing. Without anything personal."""
+
+    def truth(self, question: Question) -> str:
+        """What would really be answered. Reads what is hidden: an upper bound for whoever has to find it out."""
+
+    def cases(self, question: Question) -> tuple[Hashable, ...]:
+        """What a question is a case of, from the narrowest to the widest; none, where its answer tells only a part.
+
+        For whoever remembers instead of learning.
+        """
+
+    def words(self, question: Question) -> str:
+        """What tells a question from others, in words: for whoever looks for similar ones."""
 
     def responder(self, task: Task, agreement: float) -> Responder:
         """Who answers when a task is dreamt. agreement: share of the imagined replies that must say success."""
@@ -187,6 +205,9 @@ class Coupling(Protocol):
 
     def before_step(self, row: Row, action: Action) -> Script:
         """After the policy has said an action, before the environment takes it."""
+
+    def hear(self, examples: Sequence[Example]) -> None:
+        """What was answered to the calls of a step; after a resume, of all steps so far."""
 
     def practice(self, step: int, tasks_seen: int) -> list[list[list[Attempt]]]:
         """Groups (each in waves) to be played besides the sampled ones, for the policy alone."""

@@ -202,12 +202,20 @@ class RunFolder:
                 " resume with the old config or choose a new run folder."
             )
 
-    def _examples(self, count: int) -> list[Example]:
+    def examples(self) -> list[Example]:
+        """All distinct calls that were heard up to the newest checkpoint.
+
+        Raises:
+            CheckpointError: they cannot be read.
+        """
         path = self.path / "examples.jsonl"
         try:
-            examples = read_jsonl(path, Example, "start again in a new run folder")[:count] if path.exists() else []
+            return read_jsonl(path, Example, "start again in a new run folder") if path.exists() else []
         except RecordError as error:
             raise CheckpointError(f"{error} If it cannot be mended, start again in a new run folder.") from None
+
+    def _examples(self, count: int) -> list[Example]:
+        path, examples = self.path / "examples.jsonl", self.examples()[:count]
         if len(examples) < count:
             raise CheckpointError(
                 f"{path} lacks examples that the checkpoint counts on; start again in a new run folder."

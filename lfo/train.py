@@ -110,6 +110,7 @@ class Run:
             if self.config.world_model and self.config.world_model.shuffle:
                 examples = shuffled(examples, derive_seed(self.config.seed, "shuffle", self.step))
             self.buffer.add(examples)  # before dynamic sampling drops groups: failed ones teach most
+            self.coupling.hear(examples)
             rows = [row for row in now.rows if not row.scout]
             learned = self._learn(kept + informative(dreamt), rows, examples, factor)
         with self._timed("publish"):
@@ -215,8 +216,8 @@ class Run:
         """
         c, w = self.config, self.config.world_model
         turn = turns(w, self.step, self.tasks_seen, c.task_budget)
-        hears = bool(w and w.lam > 0)
-        updates = self._updates(kept)
+        hears = bool(w and w.lam > 0 and self.coupling.layout.listener)
+        updates = self._updates(kept) if c.policy.learning_rate else []
         self.due.add([] if turn.skips else updates, examples if hears else [], max(1, len(updates)))
         updates, examples, count = self.due.take(turn.policy, turn.world_model)
         listening: list[Sample] = []
@@ -332,6 +333,7 @@ class Run:
         state, examples = found
         self.learner.load_state(state["learner"])
         self.buffer, self.due = ReplayBuffer(examples), Due.from_json(state["due"])
+        self.coupling.hear(examples)
         self.stream.position, self.step = state["position"], state["step"]
         self.version, self.evaluated_at = state["version"], state["evaluated_at"]
         ahead = json.loads(state["ahead"])
@@ -517,6 +519,7 @@ def load_player(folder: str | Path, env: Environment | None = None, device: str 
     if POLICY not in adapters:
         raise RunError(f"{folder} has no policy adapter; train there first: `lfo train --run {folder}`.")
     codec, coupling = make_coupling(config, env or make_environment(config.env))
+    coupling.hear(run.examples())
     engine = make_engine(config, device)
     engine.load(adapters)
     return Player(config, engine, codec, coupling, adapters)

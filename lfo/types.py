@@ -29,8 +29,7 @@ class Role(enum.IntEnum):
     PROMPT = 0
     ACTION = 1
     OBSERVATION = 2
-    IMAGINED = 3
-    FEEDBACK = 4
+    NOTE = 3  # whoever says it
 
 
 class StopReason(enum.StrEnum):

@@ -5,11 +5,26 @@ from __future__ import annotations
 from lfo.config import ConfigError, RunConfig
 from lfo.couplings.dream import Dream
 from lfo.couplings.imagine import Imagine
-from lfo.couplings.plain import BOTH, POLICY, WORLD_MODEL, Echo, Plain
+from lfo.couplings.memory import Memory
+from lfo.couplings.noted import Noted, Truth
+from lfo.couplings.plain import ALONE, BOTH, POLICY, WORLD_MODEL, Echo, Plain
 from lfo.protocols import AdapterLayout, Coupling, Environment
 from lfo.text import Codec, load_codec
 
-__all__ = ["POLICY", "WORLD_MODEL", "Dream", "Echo", "Imagine", "Plain", "alone", "make_coupling"]
+__all__ = [
+    "ALONE",
+    "POLICY",
+    "WORLD_MODEL",
+    "Dream",
+    "Echo",
+    "Imagine",
+    "Memory",
+    "Noted",
+    "Plain",
+    "Truth",
+    "alone",
+    "make_coupling",
+]
 
 
 def make_coupling(config: RunConfig, env: Environment) -> tuple[Codec, Coupling]:
@@ -31,7 +46,7 @@ def make_coupling(config: RunConfig, env: Environment) -> tuple[Codec, Coupling]
 def _coupling(config: RunConfig, codec: Codec) -> Coupling:
     w = config.world_model
     if w is None:
-        return Plain(AdapterLayout((POLICY,), None))
+        return Plain(ALONE)
     if w.coupling == "none":
         return Plain(BOTH, codec, w.scouts)
     if w.coupling == "shared":
@@ -40,7 +55,11 @@ def _coupling(config: RunConfig, codec: Codec) -> Coupling:
         return Echo(AdapterLayout((POLICY,), POLICY), codec.env.knowledge.learned[w.predict], codec, w.scouts)
     if w.coupling == "stacked":
         return Plain(AdapterLayout(BOTH.names, BOTH.listener, stacked=True), codec, w.scouts)
-    return Imagine(w, codec) if w.coupling == "imagine" else Dream(config, codec)
+    if w.coupling == "memory":
+        return Memory(w, codec)
+    if w.coupling == "truth":
+        return Truth(codec, w.scouts, w.context_distillation)
+    return Imagine(BOTH, codec, w.scouts, w.context_distillation) if w.coupling == "imagine" else Dream(config, codec)
 
 
 def alone(coupling: Coupling) -> Plain:

@@ -7,25 +7,31 @@ is the negative control. What `shared` and `stacked` do differently is in their 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 
-from lfo.protocols import AdapterLayout, Responder, Script
+from lfo.protocols import AdapterLayout, Question, Responder, Script
 from lfo.rollout.engine import Prompt
 from lfo.rollout.play import Row, Waves
 from lfo.text.codec import Codec
-from lfo.types import Action, Attempt, Call, Hangup, Role, Rollout, Sample, Task
+from lfo.types import Action, Attempt, Call, Example, Hangup, Role, Rollout, Sample, Task, Turn
 
 POLICY, WORLD_MODEL = "policy", "world_model"
 BOTH = AdapterLayout((POLICY, WORLD_MODEL), WORLD_MODEL)
+ALONE = AdapterLayout((POLICY,), None)
+NOTES = 6  # at most, in one episode
+
+Answer = Generator[list[Prompt], list, "list[int] | None"]  # a script whose result is a reply's tokens; None: no note
 
 
 class Plain:
     """A `Coupling` that leaves the policy to itself.
 
-    codec: None where the policy is never asked for its intention. scouts: rollouts of each group that make the call
-    which the policy means to make, with empty hands, and end: the policy learns nothing from them, but the answer
-    teaches the world model.
+    codec: None where the policy is never asked for its intention. scouts: rollouts of each group that make the calls
+    which the policy means to make, with empty hands, and end: the policy learns nothing from them, but the answers
+    teach the world model.
     """
+
+    source = "scout"  # who says what stands in the notes
 
     def __init__(self, layout: AdapterLayout, codec: Codec | None = None, scouts: int = 0):
         self.layout, self.codec, self.scouts = layout, codec, scouts
@@ -38,26 +44,51 @@ class Plain:
             yield from self.scout(row)
 
     def scout(self, row: Row) -> Script:
-        """Once there is something to ask about: the call for real, where there is one, and the end."""
-        ready, call = yield from self.intended(row)
-        if call:
-            row.episode.step(call)
-        if ready and row.episode.stop is None:
+        """Once there is something to ask about: the calls for real, as far as one comes with empty hands."""
+
+        def ask(question: Question) -> Answer:
+            yield from ()
+            over = row.episode.stop is not None
+            return None if over else self.codec.reply(row.episode.step(question.call))
+
+        yield from self.rehearse(row, ask)
+        if row.noted and row.episode.stop is None:
             row.episode.step(Hangup())
 
-    def intended(self, row: Row) -> Generator[list[Prompt], list, tuple[bool, Call | None]]:
-        """A script that asks the policy, greedily and once an episode, what it means to do.
+    def rehearse(self, row: Row, ask: Callable[[Question], Answer]) -> Script:
+        """Once an episode, as soon as there is something to ask about: note what would be answered on the policy's way.
 
-        Its result: whether there was something to ask about, and the call to ask about; None, if that is no call.
+        The policy is asked, greedily, for the call that it means to make; what would be answered to it with empty hands
+        is set into its context as a note; and it is asked again, as if it had done what the answer asks for, until it
+        means no call that is new.
         """
-        codec, turns = self.codec, row.episode.turns
-        blank = None if row.noted else codec.env.knowledge.intention(turns)
-        if blank is None:
-            return False, None
+        knowledge, turns = self.codec and self.codec.env.knowledge, tuple(row.episode.turns)
+        if row.noted or knowledge is None or knowledge.intention(turns) is None:
+            return
         row.noted = True
+        asked: set[Question] = set()
+        while len(asked) < NOTES:
+            call = yield from self.intended(row, turns)
+            question = call and Question(row.episode.request, turns, call)
+            if question is None or question in asked:
+                return
+            asked.add(question)
+            reply = yield from ask(question)
+            if reply is None:
+                return
+            row.add(self.codec.note(self.source, reply), Role.NOTE)
+            turns = knowledge.supposed(turns, call, self.codec.reply_text(reply))
+
+    def intended(self, row: Row, turns: Sequence[Turn]) -> Generator[list[Prompt], list, Call | None]:
+        """A script that asks the policy, greedily, what it means to do. Its result: the call to ask about, if any."""
+        codec = self.codec
+        blank = codec.env.knowledge.intention(turns)
         beginning, length = [*row.tokens, *codec.beginning(blank)], codec.blank_length(blank)
         (filled,) = yield [Prompt(beginning, POLICY, length, codec.end_id, 0.0)]
-        return True, codec.env.knowledge.question(turns, codec.decode(filled.tokens))
+        return codec.env.knowledge.question(turns, codec.decode(filled.tokens))
+
+    def hear(self, examples: Sequence[Example]) -> None:
+        """Nothing is remembered."""
 
     def before_step(self, row: Row, action: Action) -> Script:
         yield from ()

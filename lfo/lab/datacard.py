@@ -75,6 +75,8 @@ def data_card(world: World) -> str:
         seed=world.seed,
         companies=len(world.companies),
         rules=len(world.rules),
+        effects=sum(map(len, world.effects.values())),
+        kinds=len(world.typical.effects[INDUSTRIES[0]]),
         profiles=len(world.profiles),
         complete=complete,
         lacking=len(world.profiles) - complete,
@@ -116,6 +118,7 @@ certified by an oracle: with a cooperative user it can be solved, in `optimal_st
 | tasks.jsonl | {tasks} | split, level, company, user, the request, its goals | reads the request only |
 | profiles.jsonl | {profiles} | the values that a user has | sees what the form returns |
 | rules.jsonl | {rules} | what every department demands, its alternative, its routing | **never** sees it |
+| circumstances.jsonl | {effects} | what circumstances of a request change at every company | **never** sees it |
 | typical.json | 1 | the regularities behind the rules, and the seed | **never** sees it |
 
 The hidden files exist for the simulator, the oracle and for measurements. Training on them defeats the purpose.
@@ -137,7 +140,8 @@ simulator (`lfo.envs.phone.phrasings.PHRASINGS`).
 {company_table}
 
 typical: the requirements of `typical.json`. extra: one field more in every department, usually the industry's house
-field. different: other fields. The aim is 70 / 20 / 10; it is rounded within the known and the new half of every
+field, and one circumstance that changes something else. different: other fields, other circumstances.
+Requests speak of {kinds} kinds of circumstances. The aim is 70 / 20 / 10; it is rounded within the known and the new half of every
 industry, which gives {shares}.
 
 ## Users

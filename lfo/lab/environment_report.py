@@ -63,8 +63,9 @@ def csr_checks(world: World) -> list[dict]:
     task, gate, goal_department, other = _all_checks_apply(world)
     company, truth = world.companies[task.company_id], world.profiles[task.profile_id].values
     phone = {d.name: d.phone for d in company.departments}
-    csr = CsrSimulator(company, world.rules, task.goals, "checks")
-    right = {name: {f: truth[f] for f in world.rules[company.company_id, name].required} for name in phone}
+    demands = world.demands_of(task)
+    csr = CsrSimulator(company, demands, "checks", reasons=True)
+    right = {name: {f: truth[f] for f in demands.of[name].required} for name in phone}
     wrong = right[gate] | {next(iter(right[gate])): "0"}
     calls = [
         ("number", "an unknown number", "800-555", right[gate], "right values"),
@@ -86,13 +87,12 @@ def csr_checks(world: World) -> list[dict]:
 def _all_checks_apply(world: World) -> tuple[PhoneTask, str, str, str]:
     """A task, the department to call first, that of its goal, and one that cannot help; each demands something."""
     for task in world.split("train", (3,)):
-        rules = {name: rule for (company_id, name), rule in world.rules.items() if company_id == task.company_id}
-        goal = DEPARTMENT_OF_GOAL[task.goals[0]]
+        rules, goal = world.demands_of(task).of, DEPARTMENT_OF_GOAL[task.goals[0]]
         gate = rules[goal].after
         user = world.profiles[task.profile_id].values
         free = [n for n, r in rules.items() if n not in (goal, gate) and r.required and not r.after]
         free = [n for n in free if set(rules[n].required) <= set(user)]
-        if len(task.goals) == 1 and gate and rules[gate].required and free:
+        if len(task.goals) == 1 and not world.demands_of(task).moved and gate and rules[gate].required and free:
             return task, gate, goal, free[0]
     raise ValueError("no training task has a routed department and one that cannot help; try another world seed")
 

@@ -7,8 +7,8 @@ notebook 06 are drawn from those files alone (`lfo.lab.probing_figures`).
 * replies: the calls of freshly played episodes of the run's own policy and of `CALLERS`, scripted and the same for
   every run; each with its reply, the greedy prediction, and the reply's tokens scored teacher-forced. The untrained
   base is scored on the same calls: it speaks the CSR's language before it knows a single rule.
-* rules: every question of `PhoneKnowledge.rules`, answered greedily and by several samples; how often the samples
-  agree is the world model's confidence. And the same call made for another department's goal: does the world model
+* rules: every question of `PhoneKnowledge.steps`, answered greedily and by several samples; how often the samples
+  agree is the world model's confidence. And the same request with a call to another department: does the world model
   go by the number that is called, or by what the user wants?
 * situations: `lfo.lab.situations`, hand-written calls with the answer that a reader of the rules expects.
 """
@@ -33,11 +33,11 @@ from lfo.envs.phone import Rules, World
 from lfo.envs.phone.callers import RandomForm, TypicalPrior, run_scripted
 from lfo.envs.phone.csr import CsrSimulator
 from lfo.envs.phone.episode import AS_DECIDED, PhoneEpisode
-from lfo.envs.phone.knowledge import RuleQuestion, empty_handed
-from lfo.envs.phone.phrasings import read_reply, spoken
+from lfo.envs.phone.knowledge import PhoneKnowledge, Step
+from lfo.envs.phone.phrasings import spoken
 from lfo.envs.phone.records import PhoneTask
-from lfo.envs.phone.tools import PHONE
-from lfo.envs.phone.vocabulary import DEPARTMENT_OF_GOAL, canonical
+from lfo.envs.phone.tools import PHONE, phone_call
+from lfo.envs.phone.vocabulary import DEPARTMENT_OF_GOAL
 from lfo.evaluate import inspect_replies, play_tasks, predict_replies
 from lfo.lab.inspect import in_words
 from lfo.lab.reading import read_measurement, write_measurement
@@ -179,7 +179,7 @@ def played_calls(subject: Subject) -> list[PlayedCall]:
 def _calls_of(subject: Subject, caller: str, task: PhoneTask, rules: Rules, turns: Sequence[Turn]) -> list[PlayedCall]:
     """The phone calls among `turns`; the actions are taken once more to hear the answers in other words."""
     world = subject.world
-    csr = CsrSimulator(world.companies[task.company_id], world.rules, task.goals, f"{task.task_id}/anew")
+    csr = CsrSimulator(world.companies[task.company_id], world.demands_of(task), f"{task.task_id}/anew", reasons=True)
     episode = PhoneEpisode(world, task, rules, derive_seed("evaluation", task.task_id, 0), csr=csr)
     anew = [episode.step(turn.action) for turn in turns]
     examples = subject.player.codec.examples(task.task_id, task.request, turns, "phone")
@@ -222,47 +222,46 @@ def teacher_forced(model: PreTrainedModel, examples: Sequence[Encoded]) -> list[
 
 
 def rule_rows(subject: Subject, samples: int) -> list[dict]:
-    """One row per question about a department's required fields.
+    """One row per call on the ways of a split's tasks; what is answered is written as `gist` does.
 
-    greedy: the field set that the greedy reply names. answer: the one that most of `samples` replies name, sampled at
-    temperature 1 (the earliest of several); confidence: the share that names it.
-    other: a department of the company that demands something else, "" where there is none. If the same call is made
-    for the other's goal, other_called: the greedy reply still names what the called department demands;
-    other_wanted: it names what the other one does.
+    greedy: what the greedy reply means. answer: what most of `samples` replies mean, sampled at temperature 1 (the
+    earliest of several); confidence: the share that means it.
+    other: another department of the company that would answer something else, "" where there is none. If that is
+    called instead, other_called: the greedy reply means what it would say; other_wanted: it still means what the
+    department would that the user needs.
     """
-    rows = []
+    knowledge, rows = subject.player.env.knowledge, []
     for split in SPLITS:
-        asked = subject.player.env.knowledge.rules(split)
-        others = [_another(q, asked) for q in asked]
-        greedy = _fields_named(subject, [q.question for q in asked])
-        drawn = _fields_named(subject, [q.question for q in asked for _ in range(samples)], 1.0)
-        swapped = _fields_named(
-            subject, [_for_another(subject.world, *pair) for pair in zip(asked, others, strict=True)]
-        )
-        for i, (q, other) in enumerate(zip(asked, others, strict=True)):
+        steps = knowledge.steps(split)
+        others = [_another(subject.world, knowledge, step) for step in steps]
+        greedy = _gists(subject, [step.question for step in steps])
+        drawn = _gists(subject, [step.question for step in steps for _ in range(samples)], 1.0)
+        swapped = _gists(subject, [other.question for other in others])
+        for i, (step, other) in enumerate(zip(steps, others, strict=True)):
             answer, count = Counter(drawn[i * samples : (i + 1) * samples]).most_common(1)[0]
-            sets = {"truth": q.truth, "greedy": greedy[i], "answer": answer}
+            variation = subject.world.variation(step.company_id)
             rows.append(
-                {"split": split, "company_id": q.company_id, "department": q.department, "variation": q.variation}
-                | {name: " ".join(canonical(fields)) for name, fields in sets.items()}
-                | {"confidence": count / samples, "other": other.department if other != q else ""}
-                | {"other_called": int(swapped[i] == q.truth), "other_wanted": int(swapped[i] == other.truth)}
+                {"split": split, "company_id": step.company_id, "department": step.department, "variation": variation}
+                | {"truth": gist(step.truth), "greedy": greedy[i], "answer": answer, "confidence": count / samples}
+                | {"other": other.department if other != step else ""}
+                | {"other_called": int(swapped[i] == gist(other.truth))}
+                | {"other_wanted": int(swapped[i] == gist(step.truth))}
             )
     return rows
 
 
-def _fields_named(subject: Subject, asked: Sequence[Question], temperature: float = 0.0) -> list[frozenset[str]]:
-    return [read_reply(text)[1] for text in subject.predict(asked, temperature)]
+def _gists(subject: Subject, asked: Sequence[Question], temperature: float = 0.0) -> list[str]:
+    return [gist(text) for text in subject.predict(asked, temperature)]
 
 
-def _another(question: RuleQuestion, asked: Sequence[RuleQuestion]) -> RuleQuestion:
-    """The first question about the same company with another truth; the question itself where there is none."""
-    return next((q for q in asked if q.company_id == question.company_id and q.truth != question.truth), question)
-
-
-def _for_another(world: World, question: RuleQuestion, other: RuleQuestion) -> Question:
-    """The same call, made for a goal of the other department."""
-    return empty_handed(world, world.companies[question.company_id], question.department, other.department)
+def _another(world: World, knowledge: PhoneKnowledge, step: Step) -> Step:
+    """The same request with a call to the first department that would answer something else; or the step itself."""
+    for department in world.companies[step.company_id].departments:
+        question = dataclasses.replace(step.question, call=phone_call(department.phone))
+        truth = knowledge.truth(question)
+        if gist(truth) != gist(step.truth):
+            return dataclasses.replace(step, department=department.name, question=question, truth=truth)
+    return step
 
 
 # --- hand-written situations -----------------------------------------------------------------

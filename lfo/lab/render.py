@@ -27,15 +27,13 @@ COLOURS = {
     Role.PROMPT: "128,128,128",
     Role.ACTION: "0,114,178",
     Role.OBSERVATION: "0,158,115",
-    Role.IMAGINED: "204,121,167",
-    Role.FEEDBACK: "230,159,0",
+    Role.NOTE: "204,121,167",
 }
 ROLES = {
     Role.PROMPT: "the task",
     Role.ACTION: "what the policy wrote: the only tokens its loss sees",
     Role.OBSERVATION: "what the environment answered",
-    Role.IMAGINED: "what the world model expects the environment to answer",
-    Role.FEEDBACK: "feedback on earlier attempts",
+    Role.NOTE: "notes: what would be answered, and who says so",
 }
 DROPPED = ": all alike, so dynamic sampling drops the group"
 STYLE = """

@@ -100,7 +100,8 @@ def stage(world: World, situation: Situation) -> tuple[Question, str]:
     fields = industry_fields(company.industry)
     truth = next(p.values for p in world.profiles.values() if set(p.values) == set(fields))
     phone = {d.name: d.phone for d in company.departments}
-    csr = CsrSimulator(company, world.rules, [situation.goal], "situations")
+    demands = world.demands(company.company_id, [situation.goal])
+    csr = CsrSimulator(company, demands, "situations", reasons=True)
     unavailable: set[str] = set()
 
     def take(step: str) -> Turn:

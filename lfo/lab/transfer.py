@@ -14,15 +14,15 @@ from pathlib import Path
 import pandas as pd
 
 from lfo.config import derive_seed
-from lfo.couplings import Imagine, alone, make_coupling
+from lfo.couplings import Noted, alone, make_coupling
 from lfo.envs import make_environment
 from lfo.envs.phone import World
 from lfo.envs.phone.records import PhoneTask
 from lfo.envs.phone.tools import FORM
-from lfo.envs.phone.world import LEVELS, needed_fields
+from lfo.envs.phone.world import LEVELS
 from lfo.evaluate import play_tasks
 from lfo.lab.reading import read_measurement, write_measurement
-from lfo.lab.told import Told
+from lfo.lab.told import told_as_in, usual_world
 from lfo.lab.transfer_tables import TOLD, TRANSFER
 from lfo.runs import RunError, RunFolder
 from lfo.train import Player, load_player
@@ -73,11 +73,7 @@ def measure(folder: str | Path, episodes: int = 2, tasks_per_level: int | None =
 
 
 def _facts(world: World, task: PhoneTask) -> dict:
-    return {"task_id": task.task_id, "level": task.level, "variation": _variation(world, task)}
-
-
-def _variation(world: World, task: PhoneTask) -> str:
-    return next(rule.variation for (company, _), rule in world.rules.items() if company == task.company_id)
+    return {"task_id": task.task_id, "level": task.level, "variation": world.variation(task.company_id)}
 
 
 def _outcome(world: World, row: Rollout) -> dict:
@@ -85,7 +81,7 @@ def _outcome(world: World, row: Rollout) -> dict:
     forms = [turn for turn in row.turns if turn.tool == FORM]
     requested = {field for turn in forms for field in turn.action.arguments["fields"]}
     unavailable = {field for turn in forms for field in json.loads(turn.observation).get("unavailable", ())}
-    needed = set(needed_fields(world.rules, task.company_id, task.goals, unavailable))
+    needed = set(world.demands_of(task).needed(unavailable))
     counts = {"needed": len(needed), "requested": len(requested), "useful": len(requested & needed)}
     return {"success": int(row.success), **counts}
 
@@ -115,7 +111,7 @@ def measure_told(folder: str | Path) -> pd.DataFrame:
     c, couplings = player.config, _tellers(player)
     for split, told in itertools.product(c.eval_splits, TELLERS):
         tasks, seed = player.env.tasks(split)[: c.eval_tasks], derive_seed(c.seed, split)
-        variation = {task.task_id: _variation(player.env.world, task) for task in tasks}
+        variation = {task.task_id: player.env.world.variation(task.company_id) for task in tasks}
         played = play_tasks(player.engine, player.codec, couplings[told], tasks, c.rollout, c.eval_episodes, seed)
         for row in played:
             where = {"split": split, "told": told, "variation": variation[row.task_id]}
@@ -123,15 +119,9 @@ def measure_told(folder: str | Path) -> pd.DataFrame:
     return write_measurement(run, TOLD, rows)
 
 
-def _tellers(player: Player) -> dict[str, Imagine]:
+def _tellers(player: Player) -> dict[str, Noted]:
     """The couplings of `measure_told`, by what is told."""
-    w, world = player.config.world_model, player.env.world
-    demands = {"typical": usual_demands(world), "typical and house": usual_demands(world, house=True), "truth": {}}
-    knowing = {told: Told(w, player.codec, known) for told, known in demands.items()}
+    world = player.env.world
+    worlds = {"typical": usual_world(world), "typical and house": usual_world(world, house=True), "truth": world}
+    knowing = {told: told_as_in(believed, player.codec) for told, believed in worlds.items()}
     return {"nothing": alone(player.coupling), "imagined": player.coupling, **knowing}
-
-
-def usual_demands(world: World, house: bool = False) -> dict[tuple[str, str], tuple[str, ...]]:
-    """(company_id, department) -> the fields that such departments usually demand (`TypicalRules.demands`)."""
-    industry = {company.company_id: company.industry for company in world.companies.values()}
-    return {(company, name): world.typical.demands(industry[company], [name], house) for company, name in world.rules}

@@ -13,7 +13,11 @@ from lfo.text.codec import Codec, TokenizerError
 from lfo.types import Call
 
 QUESTION = "{state}\n<|action|>{action}<|/action|>\nWhat is answered?"
-_SAID, _TOLD = "@@said@@", "@@told@@"  # stand for what an assistant and a tool say while the template is taken apart
+_SAID, _TOLD, _SOURCE = (
+    "@@said@@",
+    "@@told@@",
+    "@@source@@",
+)  # stand for what an assistant and a tool say while the template is taken apart
 
 
 class ChatCodec(Codec):
@@ -55,12 +59,12 @@ class ChatCodec(Codec):
         if env.knowledge:  # a template that cannot begin a call is refused here, not in the middle of a run
             self.beginning(Blank(Call(next(iter(env.tools)), {"argument": _SAID}), _SAID))
 
-    def _around_a_note(self) -> list[list[int]]:
-        """What stands before and after a note: it is a user message of its own."""
+    def _around_a_note(self) -> tuple[str, str]:
+        """What stands before and after a note's text: it is a user message of its own."""
         answered = self._conversation(".", said=_SAID, told=_TOLD)
-        hint = {"role": "user", "content": self.env.knowledge.hint.format(reply=_SAID)}
+        hint = {"role": "user", "content": self.env.knowledge.hint.format(source=_SOURCE, reply=_SAID)}
         hinted = _without(_after(self._render([*answered, hint]), _TOLD), _after(self._render(answered), _TOLD))
-        return [self.encode(part) for part in hinted.split(_SAID)]
+        return hinted.partition(_SAID)[::2]
 
     def _conversation(self, request: str, said: str | None = None, told: str | None = None) -> list[dict]:
         """The first messages, up to the assistant's first (`said`) or the first answer of a tool (`told`)."""
@@ -97,9 +101,10 @@ class ChatCodec(Codec):
         rest = _after(self._render(self._conversation(".", said=_SAID, told=text)), _SAID)
         return self.encode(_without(rest, self.decode([self.end_id])))
 
-    def note(self, reply: Sequence[int]) -> list[int]:
+    def note(self, source: str, reply: Sequence[int]) -> list[int]:
         before, after = self._note
-        return [*before, *(i for i in reply if i != self.reply_end_id), *after]
+        body = [i for i in reply if i != self.reply_end_id]
+        return [*self.encode(before.replace(_SOURCE, source)), *body, *self.encode(after)]
 
     def action_text(self, ids: Sequence[int]) -> str:
         """The message's first tool call in the form of `parse_action`; cut off before a call it is malformed."""

@@ -9,7 +9,7 @@ There are two dialects. `Codec` is `tags`, that of the embedded base model::
     <|task|>request<|/task|><|tool|>search_company<|args|>{...}<|end|><|obs|>{...}<|/obs|><|tool|>...
 
 The rollout loop opens every action, so the policy always acts as the agent. A note, whoever
-says it, stands between ``<|imagine|>`` and ``<|/imagine|>``. The world model reads its own text, trained on the reply
+says it, is ``<|note|>source: text<|/note|>``. The world model reads its own text, trained on the reply
 and its closing tag only::
 
     <|state|>...<|/state|><|action|>call<|/action|><|predict_csr|><|csr|>reply<|/csr|>
@@ -32,8 +32,8 @@ from lfo.protocols import Blank, Environment, Question
 from lfo.types import Action, Encoded, Example, Turn
 
 SPECIAL_TOKENS = tuple(
-    "<|pad|> <|task|> <|/task|> <|tool|> <|args|> <|end|> <|obs|> <|/obs|> <|imagine|> <|/imagine|> <|feedback|> "
-    "<|/feedback|> <|state|> <|/state|> <|action|> <|/action|> <|predict_csr|> <|csr|> <|/csr|>".split()
+    "<|pad|> <|task|> <|/task|> <|tool|> <|args|> <|end|> <|obs|> <|/obs|> <|note|> <|/note|> "
+    "<|state|> <|/state|> <|action|> <|/action|> <|predict_csr|> <|csr|> <|/csr|>".split()
 )
 STATE_TOKENS = 512  # at most, per world-model state
 
@@ -76,10 +76,10 @@ class Codec:
     def observation(self, text: str) -> list[int]:
         return self.encode(f"<|obs|>{text}<|/obs|>")
 
-    def note(self, reply: Sequence[int]) -> list[int]:
-        """A reply, as it was sampled, set into the policy's context."""
+    def note(self, source: str, reply: Sequence[int]) -> list[int]:
+        """What is told to the policy beyond the episode: a reply, as it was sampled, and who says so."""
         body = [i for i in reply if i != self.reply_end_id]
-        return [self._ids["<|imagine|>"], *body, self._ids["<|/imagine|>"]]
+        return [self._ids["<|note|>"], *self.encode(f"{source}: "), *body, self._ids["<|/note|>"]]
 
     def action(self, ids: Sequence[int]) -> Action:
         """What the policy said between its tags; a call that never closed keeps its text and is malformed."""

@@ -1,8 +1,8 @@
 """The phone-call environment: companies that hide what they demand of a caller, and say it when they are called.
 
-`vocabulary` and `records` say what it is made of, `world` draws it; `user`, `csr` and `phrasings` are the people in it;
-`tools`, `episode` and `environment` are what an agent meets; `knowledge` is what a world model is told and asked;
-`callers` are scripted agents to compare with.
+`vocabulary` and `records` say what it is made of, `rules` what is hidden, `world` draws it; `user`, `csr` and
+`phrasings` are the people in it; `tools`, `episode` and `environment` are what an agent meets; `knowledge` is what a
+world model is told and asked; `callers` are scripted agents to compare with.
 """
 
 from __future__ import annotations
@@ -21,5 +21,6 @@ _world = functools.lru_cache(maxsize=2)(generate_world)  # drawing one takes a w
 
 def make(config: EnvConfig, held_out_phrasing: bool = False) -> PhoneEnvironment:
     """The environment of a run: the world of `world_seed`, tasks of `levels` only."""
-    rules = Rules(max_turns=config.max_turns, values=config.values, reward=config.reward)
-    return PhoneEnvironment(_world(config.world_seed), rules, config.levels, held_out_phrasing)
+    rules = Rules(max_turns=config.max_turns, values=config.values, reward=config.reward, replies=config.replies)
+    world = _world(config.world_seed, config.circumstances)
+    return PhoneEnvironment(world, rules, config.levels, held_out_phrasing)

@@ -15,9 +15,17 @@ from lfo.config import derive_seed
 from lfo.envs.phone.episode import AS_DECIDED, PhoneEpisode, Rules
 from lfo.envs.phone.phrasings import requested_fields
 from lfo.envs.phone.records import PhoneTask
+from lfo.envs.phone.rules import Plan, oracle_plan
 from lfo.envs.phone.tools import FORM, form, phone_call, search
-from lfo.envs.phone.vocabulary import DEPARTMENT_OF_GOAL, DEPARTMENTS, canonical, industry_fields
-from lfo.envs.phone.world import Plan, World, departments_to_call, oracle_plan
+from lfo.envs.phone.vocabulary import (
+    DEPARTMENT_OF_GOAL,
+    DEPARTMENTS,
+    canonical,
+    circumstances_in,
+    goals_in,
+    industry_fields,
+)
+from lfo.envs.phone.world import World
 from lfo.types import Action, Call, Hangup
 
 
@@ -35,7 +43,8 @@ class ScriptedAgent:
         self.rng = rng
         self.world = world
         self.episode = episode
-        self.goals = [g for g in DEPARTMENT_OF_GOAL if g in episode.request]
+        self.goals = goals_in(episode.request)
+        self.circumstances = circumstances_in(episode.request)
         self.directory: dict[str, str] = {}
         self.to_call: list[str] = []
         self.values: dict[str, str] = {}
@@ -146,8 +155,12 @@ class TypicalPrior(ScriptedAgent):
     """
 
     def choose_fields(self) -> Sequence[str] | None:
-        house = self.episode.rules.slack > 0
-        return self.world.typical.demands(self.industry(), self.to_call, house)
+        typical, industry, house = self.world.typical, self.industry(), self.episode.rules.slack > 0
+        effects = [typical.effects[industry][name] for name in self.circumstances if name in typical.effects[industry]]
+        ways = [effect.first or effect.instead for effect in effects]
+        offices = [name for name in ways if name in self.directory]
+        departments = offices if any(effect.instead for effect in effects) else [*self.to_call, *offices]
+        return typical.demands(industry, departments, house, self.circumstances)
 
 
 class Oracle(ScriptedAgent):
@@ -157,11 +170,10 @@ class Oracle(ScriptedAgent):
 
     def _plan(self) -> Plan:
         task, world = self.episode.task, self.world
-        return oracle_plan(world.rules, world.profiles[task.profile_id], task.company_id, task.goals)
+        return oracle_plan(world.demands_of(task), world.profiles[task.profile_id])
 
     def call_order(self) -> list[str]:
-        task = self.episode.task
-        return departments_to_call(self.world.rules, task.company_id, task.goals)
+        return self.world.demands_of(self.episode.task).to_call()
 
     def choose_fields(self) -> Sequence[str] | None:
         return self._plan().fields

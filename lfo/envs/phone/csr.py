@@ -12,7 +12,8 @@ import re
 from collections.abc import Iterable, Sequence
 
 from lfo.envs.phone.phrasings import SITUATION_STATUS, UNKNOWN_NUMBER, parse_reply, say
-from lfo.envs.phone.records import Company, HiddenRule, HiddenRules
+from lfo.envs.phone.records import Company
+from lfo.envs.phone.rules import Demand, Demands
 from lfo.envs.phone.vocabulary import DEPARTMENT_OF_GOAL, canonical
 
 
@@ -34,24 +35,27 @@ def listed_under(company: Company, phone_number: str) -> str | None:
 
 
 class CsrSimulator:
-    """All departments of the task's company. Checks: number, routing, authentication, capability, service."""
+    """All departments of the task's company. Checks: number, routing, authentication, capability, service.
 
-    def __init__(self, company: Company, rules: HiddenRules, goals: Iterable[str], seed: str, held_out: bool = False):
-        """held_out: it says things as it never does in training."""
+    A department that would serve a goal, were it not for a circumstance, says so at once.
+    """
+
+    def __init__(self, company: Company, demands: Demands, seed: str, held_out: bool = False, reasons: bool = False):
+        """held_out: it says things as it never does in training. reasons: it says which circumstance demands what."""
         self._company = company
-        self._rules = rules
-        self._open = {goal: DEPARTMENT_OF_GOAL[goal] for goal in goals}  # shrinks as goals are served
+        self._demands = demands
+        self._open = dict(demands.owners)  # shrinks as goals are served
         self._gates = self._prerequisites(self._open.values())
         self._served: set[str] = set()
         self._rng = random.Random(f"{seed}/csr")
-        self._held_out = held_out
+        self._held_out, self._reasons = held_out, reasons
 
     def _prerequisites(self, names) -> set[str]:
         """Departments that are no goal's owner but must be called on the way to one."""
         gates: set[str] = set()
         stack = list(names)
         while stack:
-            after = self._rules[self._company.company_id, stack.pop()].after
+            after = self._demands.of[stack.pop()].after
             if after and after not in gates:
                 gates.add(after)
                 stack.append(after)
@@ -61,8 +65,14 @@ class CsrSimulator:
     def all_served(self) -> bool:
         return not self._open
 
-    def _say(self, situation: str, department: str, **slots) -> Reply:
-        message = say(self._rng, situation, self._held_out, dept=department, **slots)
+    def suppose_served(self, departments: Iterable[str]) -> None:
+        """Go on as if these had served the caller."""
+        for name in departments:
+            self._serve(name)
+
+    def _say(self, situation: str, department: str, because=None, **slots) -> Reply:
+        because = because if self._reasons else None
+        message = say(self._rng, situation, self._held_out, because, dept=department, **slots)
         return Reply(SITUATION_STATUS[situation], message, department)
 
     def call(self, phone_number: str, auth_info: dict[str, str], truth: dict[str, str], unavailable: set[str]) -> Reply:
@@ -74,14 +84,26 @@ class CsrSimulator:
         name = listed_under(self._company, phone_number)
         if name is None:
             return Reply("wrong_department", UNKNOWN_NUMBER)
-        rule = self._rules[self._company.company_id, name]
+        if elsewhere := self._moved_from(name):
+            return elsewhere
+        rule = self._demands.of[name]
         if rule.after and rule.after not in self._served:
-            return self._say("routing", name, other=rule.after)
+            return self._say("routing", name, rule.because, other=rule.after)
         if refusal := self._authenticate(rule, auth_info, truth, unavailable):
             return refusal
         return self._serve(name)
 
-    def _authenticate(self, rule: HiddenRule, auth_info, truth, unavailable) -> Reply | None:
+    def _moved_from(self, name: str) -> Reply | None:
+        """What a department says that a circumstance has relieved of an open goal, and that has no other part in it."""
+        if name in self._open.values() or name in self._gates:
+            return None
+        moved = (goal for goal in self._open if goal in self._demands.moved and DEPARTMENT_OF_GOAL[goal] == name)
+        if (goal := next(moved, None)) is None:
+            return None
+        owner = self._open[goal]
+        return self._say("wrong_department", name, {owner: self._demands.moved[goal]}, other=owner)
+
+    def _authenticate(self, rule: Demand, auth_info, truth, unavailable) -> Reply | None:
         replaceable = {f for f in rule.required if f in unavailable and f not in auth_info}
         asked = set(rule.required) - replaceable
         if replaceable:
@@ -89,7 +111,8 @@ class CsrSimulator:
         missing = canonical(f for f in asked if f not in auth_info)
         wrong = canonical(f for f in asked if f in auth_info and auth_info[f].strip() != truth.get(f))
         if set(missing) - {rule.alternative} or (missing and not replaceable):
-            reply = self._say("missing", rule.department, fields=missing)
+            because = {field: name for field, name in rule.because.items() if field in missing}
+            reply = self._say("missing", rule.department, because, fields=missing)
         elif missing:
             reply = self._say("alternative", rule.department, fields=canonical(replaceable), other=rule.alternative)
         elif wrong:

@@ -39,7 +39,7 @@ class PhoneEnvironment:
     ):
         self.world, self.rules, self.levels = world, rules, tuple(levels)
         self.held_out_phrasing = held_out_phrasing
-        self.knowledge = PhoneKnowledge(world, self.levels)
+        self.knowledge = PhoneKnowledge(world, self.levels, rules.replies == "reasons")
 
     def tasks(self, split: str) -> list[PhoneTask]:
         return self.world.split(split, self.levels)

@@ -25,8 +25,8 @@ from lfo.envs.phone.csr import CsrSimulator, DreamtCsr
 from lfo.envs.phone.records import PhoneTask
 from lfo.envs.phone.tools import FORM, PHONE, SEARCH, search_company
 from lfo.envs.phone.user import UserSimulator
-from lfo.envs.phone.vocabulary import canonical
-from lfo.envs.phone.world import World, needed_fields
+from lfo.envs.phone.vocabulary import canonical, rephrased
+from lfo.envs.phone.world import World
 from lfo.types import Action, Hangup, Malformed, Outcome, StopReason, Turn
 
 ALREADY_ASKED = "The user has already filled in the form."
@@ -46,6 +46,7 @@ class Rules:
         "literal"  # reference: personal data is handed over as @email and the like
     )
     reward: Literal["binary", "shaped"] = "binary"  # what the policy trains on
+    replies: Literal["list", "reasons"] = "reasons"  # reasons: a CSR also says which circumstance demands what
 
 
 AS_DECIDED = Rules()
@@ -71,9 +72,10 @@ class PhoneEpisode:
         held_out_phrasing: bool = False,
         csr: CsrSimulator | DreamtCsr | None = None,
     ):
-        """csr: who answers the phone instead of the company's own CSR."""
+        """held_out_phrasing: user and CSR say things as they never do in training. csr: who answers instead of the
+        company's own CSR."""
         self.task, self.rules = task, rules
-        self.request = task.request
+        self.request = rephrased(task.request) if held_out_phrasing else task.request
         self.turns: list[Turn] = []
         self.stop: StopReason | None = None
         self.collected: dict[str, str] = {}
@@ -84,8 +86,9 @@ class PhoneEpisode:
         self._world = world
         stream = f"{seed}/{task.task_id}"
         self._user = UserSimulator(world.profiles[task.profile_id], stream)
-        company = world.companies[task.company_id]
-        self._csr = csr or CsrSimulator(company, world.rules, task.goals, stream, held_out_phrasing)
+        self._demands = world.demands_of(task)
+        company, reasons = world.companies[task.company_id], rules.replies == "reasons"
+        self._csr = csr or CsrSimulator(company, self._demands, stream, held_out_phrasing, reasons)
         self._tools = {SEARCH: self._search_company, FORM: self._auth_info_form, PHONE: self._make_phone_call}
 
     # --- stepping -----------------------------------------------------------------------------
@@ -160,19 +163,19 @@ class PhoneEpisode:
         if reply.mismatched and all(auth_info[f].strip() == self.collected.get(f) for f in reply.mismatched):
             self._forms_left = 1  # the user gave wrong values and may be asked again
         self.counts[reply.status] = self.counts.get(reply.status, 0) + 1
-        if reply.status in ("success", "wrong_department") and reply.department and self._demands(reply.department):
+        if (
+            reply.status in ("success", "wrong_department")
+            and reply.department
+            and self._demands.of[reply.department].required
+        ):
             self._milestones.add("authenticated")
         if reply.status == "success":
             self._milestones.add("right_department")
         return reply.status, {"status": reply.status, "message": reply.message}
 
-    def _demands(self, department: str) -> tuple[str, ...]:
-        """What a department asks for; where that is nothing, nobody is authenticated."""
-        return self._world.rules[self.task.company_id, department].required
-
     def needed(self) -> tuple[str, ...]:
         """The fields that the task needs, alternatives for what the user could not give included. Hidden."""
-        return needed_fields(self._world.rules, self.task.company_id, self.task.goals, self.unavailable)
+        return self._demands.needed(self.unavailable)
 
     # --- reward -------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """What a world model of the phone world is told before a call, what it is asked, and how its answers are read.
 
-Works on requests, turns and calls; knows no tokens and no model. Reads the hidden rules in `rules` and `examine` only,
-to know what is true.
+Works on requests, turns and calls; knows no tokens and no model. Reads the hidden rules in `truth` only, and in what
+asks it: `way`, `steps` and `examine`.
 """
 
 from __future__ import annotations
@@ -10,54 +10,57 @@ import dataclasses
 import json
 import random
 import re
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 from lfo.envs.base import written
 from lfo.envs.phone import phrasings
-from lfo.envs.phone.csr import DreamtCsr
-from lfo.envs.phone.records import Company, PhoneTask
+from lfo.envs.phone.csr import CsrSimulator, DreamtCsr
+from lfo.envs.phone.records import PhoneTask
 from lfo.envs.phone.tools import FORM, PHONE, SEARCH, phone_call, search, search_company
-from lfo.envs.phone.vocabulary import DEPARTMENTS
+from lfo.envs.phone.vocabulary import DEPARTMENT_OF_GOAL, circumstances_in, goals_in
 from lfo.envs.phone.world import LEVELS, World
 from lfo.protocols import Blank, Question
 from lfo.types import Action, Call, Example, Malformed, Turn
 
 _NUMBER = re.compile(r"\d{3}-\d{3}-\d{4}")
 _SOME_NUMBER = "800-555-0100"
+SENT = ("routing_violation", "wrong_department")  # what sends a caller elsewhere
+LONGEST_WAY = 6  # calls
 
 
 @dataclasses.dataclass(frozen=True)
-class RuleQuestion:
-    """An empty-handed call to a department that demands something, and no other call first.
+class Step:
+    """A call on somebody's way through a task who follows what is answered, and has nothing in hand.
 
-    truth: the fields that the reply must name.
+    truth: what would be answered.
     """
 
+    task_id: str
     company_id: str
     department: str
-    variation: str
     question: Question
-    truth: frozenset[str]
+    truth: str
 
 
 class PhoneKnowledge:
-    """See `lfo.protocols.Knowledge`. levels: those of the tasks that a run trains on."""
+    """See `lfo.protocols.Knowledge`. levels: those of the tasks that a run trains on; reasons: see `CsrSimulator`."""
 
     learned = {"phone": (PHONE,), "phone+form": (PHONE, FORM), "all": (PHONE, FORM, SEARCH)}
-    hint = "Before you go on: a call made with nothing but its number would probably be answered with\n{reply}"
+    hint = "A note ({source}): a call made with nothing but its number would probably be answered with\n{reply}"
 
-    def __init__(self, world: World, levels: Sequence[int] = tuple(LEVELS)):
-        self._world = world
+    def __init__(self, world: World, levels: Sequence[int] = tuple(LEVELS), reasons: bool = True):
+        self._world, self._reasons = world, reasons
         self._company_of = {task.task_id: world.companies[task.company_id] for task in world.tasks}
         called = (self._company_of[task.task_id] for task in world.split("train", levels))
         self._names = sorted({company.name.split()[0] for company in called})
+        self._directory = {d.phone: (c, d.name) for c in world.companies.values() for d in c.departments}
 
     # --- what it is told ----------------------------------------------------------------------
 
     def state(self, request: str, turns: Sequence[Turn], dropped: int = 0) -> str:
         """The compressed state: the oldest `dropped` previous actions are left out, the directory stays.
 
-        Values of the form do not appear, only which fields were collected.
+        Values of the form do not appear, only which fields were collected; what CSRs said before does.
         """
         listed = "; ".join(f"{d['name']} {d['phone']}" for d in _last_listed(turns))
         return f"{request} Step {len(turns) + 1}. Directory: {listed}. {_progress(turns, dropped)}"
@@ -69,10 +72,59 @@ class PhoneKnowledge:
         return Blank(phone_call(_SOME_NUMBER), _SOME_NUMBER) if _last_listed(turns) else None
 
     def question(self, turns: Sequence[Turn], filled: str) -> Call | None:
-        """An empty-handed call to the listed number that was filled in: it gives nothing, so the reply names all."""
+        """An empty-handed call to the listed number that was filled in: it gives nothing, so the reply names all.
+
+        None for a department that has served the caller already.
+        """
         found = _NUMBER.search(filled)
-        listed = {d["phone"] for d in _last_listed(turns)}
-        return phone_call(found[0]) if found and found[0] in listed else None
+        open_ = {d["phone"] for d in _last_listed(turns)} - set(_served(turns))
+        return phone_call(found[0]) if found and found[0] in open_ else None
+
+    def supposed(self, turns: Sequence[Turn], call: Call, reply: str) -> tuple[Turn, ...]:
+        """Who refuses for want of a field would serve whoever has it; who sends the caller elsewhere would not."""
+        sent = phrasings.read_reply(reply)[0] in SENT
+        return tuple(turns) if sent else (*turns, Turn(call, "", "success"))
+
+    def lesson(self, turn: Turn) -> str:
+        """Which fields were handed over in a call, or asked for in a form that was declined, and what was answered."""
+        if turn.tool == PHONE:
+            return f"{json.dumps(list(turn.action.arguments['auth_info']))} {turn.observation}"
+        declined = turn.tool == FORM and turn.status == "declined"
+        return f"{json.dumps(turn.action.arguments['fields'])} {turn.observation}" if declined else ""
+
+    def truth(self, question: Question) -> str:
+        """The CSR's answer to a call that hands nothing over; the same question is answered in the same words."""
+        phone = question.call.arguments["phone_number"]
+        company, _ = self._directory[phone]
+        demands = self._world.demands(
+            company.company_id, goals_in(question.request), circumstances_in(question.request)
+        )
+        csr = CsrSimulator(company, demands, f"truth/{question.request}/{phone}", reasons=self._reasons)
+        csr.suppose_served(
+            self._directory[number][1] for number in _served(question.turns) if number in self._directory
+        )
+        reply = csr.call(phone, {}, {}, set())
+        return json.dumps({"status": reply.status, "message": reply.message})
+
+    def cases(self, question: Question) -> tuple[Hashable, ...]:
+        """Of company and department, then of industry and department; in these circumstances, then in any.
+
+        Where anything is handed over, the answer names a part of what is demanded only.
+        """
+        phone = question.call.arguments["phone_number"]
+        if phone not in self._directory or question.call.arguments["auth_info"]:
+            return ()
+        company, department = self._directory[phone]
+        way = len(_served(question.turns)) > 0
+        here, there = (company.company_id, department, way), (company.industry, department, way)
+        circumstances = circumstances_in(question.request)
+        return (*here, circumstances), (*there, circumstances), here, there
+
+    def words(self, question: Question) -> str:
+        """The request, the department that is called, and who served the caller before."""
+        phones = [question.call.arguments["phone_number"], *_served(question.turns)]
+        named = [self._directory[phone][1].replace(" ", "_") for phone in phones if phone in self._directory]
+        return " ".join([question.request, *named[:1], *(f"after_{name}" for name in named[1:])])
 
     def responder(self, task: PhoneTask, agreement: float) -> DreamtCsr:
         return DreamtCsr(self._world.companies[task.company_id], task.goals, agreement)
@@ -109,49 +161,60 @@ class PhoneKnowledge:
 
     # --- what it knows ------------------------------------------------------------------------
 
-    def rules(self, split: str) -> list[RuleQuestion]:
-        """`rule_questions` about the companies of a split's tasks, of all levels."""
-        return rule_questions(self._world, sorted({t.company_id for t in self._world.split(split)}))
+    def way(self, request: str, turns: Sequence[Turn], task_id: str = "") -> list[Step]:
+        """The calls of somebody who has just looked a company up and follows what is answered, up to `LONGEST_WAY`."""
+        phones = {d["name"]: d["phone"] for d in _last_listed(turns)}
+        owners = dict.fromkeys(DEPARTMENT_OF_GOAL[goal] for goal in goals_in(request))
+        pending, served, turns, steps = [d for d in owners if d in phones], [], tuple(turns), []
+        while pending and len(steps) < LONGEST_WAY:
+            name = pending[0]
+            question = Question(request, turns, phone_call(phones[name]))
+            company, _ = self._directory[phones[name]]
+            steps.append(Step(task_id, company.company_id, name, question, self.truth(question)))
+            turns = self.supposed(turns, question.call, steps[-1].truth)
+            status, _, others = phrasings.read_reply(steps[-1].truth)
+            sent = [d for d in others if d in phones] if status in SENT else []
+            served += [] if status in SENT else [name]
+            rest = pending if status == "routing_violation" else pending[1:]
+            pending = sent + [d for d in rest if d not in (*sent, *served)]
+        return steps
+
+    def steps(self, split: str) -> list[Step]:
+        """All calls on the ways of a split's tasks, of all levels, the same ones once."""
+        found: dict[Question, Step] = {}
+        for task in self._world.split(split):
+            for step in self.way(task.request, looked_up(self._world, task.company_id), task.task_id):
+                found.setdefault(step.question, step)
+        return list(found.values())
 
     def examine(self, ask: Callable[[Sequence[Question]], list[str]], split: str) -> dict[str, float]:
-        """Share of the `rules` of a split whose exact required fields the answer names.
+        """Share of the `steps` of a split to which the answer means what the truth means.
 
-        Also by whether the company follows the typical rules.
+        Also by whether the company follows the typical rules, and of those that send the caller elsewhere.
         """
-        asked = self.rules(split)
-        answers = ask([q.question for q in asked])
-        hits = [phrasings.read_reply(text)[1] == q.truth for text, q in zip(answers, asked, strict=True)]
-        typical = [hit for hit, q in zip(hits, asked, strict=True) if q.variation == "typical"]
+        asked = self.steps(split)
+        answers = ask([step.question for step in asked])
+        means = phrasings.meaning
+        hits = {step.question: means(text) == means(step.truth) for text, step in zip(answers, asked, strict=True)}
+        typical = [hits[s.question] for s in asked if self._world.variation(s.company_id) == "typical"]
+        sent = [hits[s.question] for s in asked if phrasings.read_reply(s.truth)[0] in SENT]
         return {
-            "rule_accuracy": sum(hits) / max(1, len(hits)),
+            "rule_accuracy": sum(hits.values()) / max(1, len(hits)),
             "rule_accuracy_typical": sum(typical) / max(1, len(typical)),
+            "rule_accuracy_way": sum(sent) / max(1, len(sent)),
             "n": len(hits),
         }
 
 
-def rule_questions(world: World, companies: Iterable[str]) -> list[RuleQuestion]:
-    """One question per department; those that require nothing, or another call first, are left out."""
-    rules = [world.rules[c, d.name] for c in companies for d in world.companies[c].departments]
-    return [
-        RuleQuestion(
-            rule.company_id,
-            rule.department,
-            rule.variation,
-            empty_handed(world, world.companies[rule.company_id], rule.department, rule.department),
-            frozenset(rule.required),
-        )
-        for rule in rules
-        if rule.required and not rule.after
-    ]
+def looked_up(world: World, company_id: str) -> tuple[Turn]:
+    """What an episode begins with: the company's directory was read."""
+    company = world.companies[company_id]
+    return (Turn(search(company.name), json.dumps(search_company(world.companies, company.name)), "ok"),)
 
 
-def empty_handed(world: World, company: Company, department: str, wanted: str) -> Question:
-    """What if `department` is called with empty hands, for a goal of the department `wanted`?"""
-    directory = json.dumps(search_company(world.companies, company.name))
-    looked_up = Turn(search(company.name), directory, "ok")
-    phone = next(d.phone for d in company.departments if d.name == department)
-    request = f"Please call {company.name} for me: {DEPARTMENTS[wanted].goals[0]}."
-    return Question(request, (looked_up,), phone_call(phone))
+def _served(turns: Sequence[Turn]) -> list[str]:
+    """The numbers of the departments that have served the caller."""
+    return [t.action.arguments["phone_number"] for t in turns if t.tool == PHONE and t.status == "success"]
 
 
 def _last_search(turns: Sequence[Turn]) -> int | None:
@@ -169,7 +232,7 @@ def _progress(turns: Sequence[Turn], dropped: int = 0) -> str:
     """What was done and collected so far, without the directory."""
     actions, collected, unavailable = [], [], []
     for turn in turns:
-        where = ""
+        where = said = ""
         if turn.tool == FORM and turn.status == "ok":
             data = json.loads(turn.observation)
             collected += [f for f in data if f != "unavailable"]
@@ -177,7 +240,8 @@ def _progress(turns: Sequence[Turn], dropped: int = 0) -> str:
         elif turn.tool == PHONE:
             number = turn.action.arguments["phone_number"]
             where = f" {json.dumps(number)[1:-1][:20]}"  # escaped: a model may write what has no UTF-8 form
-        actions.append(f"{turn.tool or 'none'}{where} {turn.status}")
+            said = f" ({phrasings.parse_reply(turn.observation)[1]})" if turn.observation else ""
+        actions.append(f"{turn.tool or 'none'}{where} {turn.status}{said}")
     done = f"Previous Actions: {'; '.join(actions[dropped:])}."
     return f"{done} Collected Auth: {json.dumps(collected)}. Unavailable: {json.dumps(unavailable)}."
 

@@ -8,29 +8,29 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
-from lfo.envs.phone.vocabulary import DEPARTMENTS, FIELDS, canonical
+from lfo.envs.phone.vocabulary import CIRCUMSTANCES, DEPARTMENTS, FIELDS, canonical
 
 # situation -> style -> phrasings; the last one of each style is held out from training.
 # {dept} opens every reply, as a department answers the phone. {fields}, {other} are filled in.
 PHRASINGS: dict[str, dict[str, tuple[str, ...]]] = {
     "missing": {
         "formal": (
-            "{dept}. To proceed we require your {fields}.",
-            "{dept}. Kindly provide your {fields}.",
-            "{dept}. Verification calls for your {fields}.",
+            "{dept}. To proceed we require {fields}.",
+            "{dept}. Kindly provide {fields}.",
+            "{dept}. Verification calls for {fields}.",
         ),
         "conversational": (
-            "{dept}, hi! I just need your {fields}.",
-            "{dept}, hi! Can you give me your {fields}?",
-            "{dept}, hi! Mind telling me your {fields}?",
+            "{dept}, hi! I just need {fields}.",
+            "{dept}, hi! Can you give me {fields}?",
+            "{dept}, hi! Mind telling me {fields}?",
         ),
-        "direct": ("{dept}. I need your {fields}.", "{dept}. Give me your {fields}.", "{dept}. State your {fields}."),
+        "direct": ("{dept}. I need {fields}.", "{dept}. Give me {fields}.", "{dept}. State {fields}."),
         "apologetic": (
-            "{dept}. Sorry, I cannot continue without your {fields}.",
-            "{dept}. I am afraid I still need your {fields}.",
-            "{dept}. Apologies, we have to ask for your {fields}.",
+            "{dept}. Sorry, I cannot continue without {fields}.",
+            "{dept}. I am afraid I still need {fields}.",
+            "{dept}. Apologies, we have to ask for {fields}.",
         ),
     },
     "alternative": {
@@ -98,15 +98,43 @@ def oxford(items: Sequence[str]) -> str:
     return ", ".join(items[:-1]) + f", and {items[-1]}"
 
 
-def say(rng: random.Random, situation: str, held_out: bool, **slots) -> str:
-    """One phrasing of a situation; `fields` slots are given as field names."""
+def say(rng: random.Random, situation: str, held_out: bool, because: Mapping[str, str] | None = None, **slots) -> str:
+    """One phrasing of a situation; `fields` slots are given as field names.
+
+    because: the circumstances for which fields or the other department are named, to be said; None: nothing is said of
+    any circumstance.
+    """
     variants = PHRASINGS[situation][rng.choice(STYLES)]
     text = variants[-1] if held_out else rng.choice(variants[:-1])
+    reasons = {what: _reason(rng, name, held_out) for what, name in (because or {}).items()}
     if "fields" in slots:
-        slots["fields"] = oxford([FIELDS[f] for f in canonical(slots["fields"])])
+        fields = canonical(slots["fields"])
+        slots["fields"] = _demanded(fields, reasons) if situation == "missing" else _named(fields)
+    elif reason := reasons.get(slots.get("other", "")):
+        opening, sentence = re.match(r"({dept}[.,](?: hi!)?) (.*)", text).groups()
+        sentence = sentence if sentence.startswith("{") else sentence[0].lower() + sentence[1:]
+        text = f"{opening} {reason[0].upper()}{reason[1:]}, {sentence}"
     if slots.get("other") in FIELDS:
         slots["other"] = FIELDS[slots["other"]]
     return text.format(**slots)
+
+
+def _reason(rng: random.Random, circumstance: str, held_out: bool) -> str:
+    because = CIRCUMSTANCES[circumstance].because
+    return because[-1] if held_out else rng.choice(because[:-1])
+
+
+def _named(fields: Sequence[str]) -> str:
+    return oxford([FIELDS[f] for f in fields])
+
+
+def _demanded(fields: Sequence[str], reasons: Mapping[str, str]) -> str:
+    """'your a and b; and as it is a joint account, your c': what is always demanded, then each with its reason."""
+    plain = [f for f in fields if f not in reasons]
+    special = [f"{reason}, your {FIELDS[f]}" for f, reason in reasons.items() if f in fields]
+    if plain:
+        return "; and ".join([f"your {_named(plain)}", *special])
+    return f"the following: {'; and '.join(special)}"
 
 
 _SPOKEN = re.compile("|".join(sorted((re.escape(v) for v in FIELDS.values()), key=len, reverse=True)))

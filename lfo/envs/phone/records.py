@@ -1,7 +1,8 @@
 """The records of the phone world, as `data/world` holds them, one per line of a file.
 
-What an agent may see (`Company`) and what it must find out (`HiddenRule`) are different records in different files, so
-that no observation can reach a rule by accident. Nothing here knows how they are drawn or what happens in an episode.
+What an agent may see (`Company`) and what it must find out (`HiddenRule`, `CircumstanceRule`) are different records in
+different files, so that no observation can reach a rule by accident. Nothing here knows how they are drawn or what
+happens in an episode.
 """
 
 from __future__ import annotations
@@ -48,6 +49,28 @@ class HiddenRule(Record):
     variation: str  # typical | extra | different; free in throw-away worlds
 
 
+@dataclasses.dataclass(frozen=True)
+class Effect(Record):
+    """What a circumstance of a request changes; "" where it does not.
+
+    field: every department demands it on top. first: the department that must have served the caller before any other.
+    instead: the department that serves the request in the place of whoever usually does.
+    """
+
+    field: str = ""
+    first: str = ""
+    instead: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class CircumstanceRule(Record):
+    """What one company makes of one circumstance. Hidden, as a `HiddenRule` is."""
+
+    company_id: str
+    circumstance: str
+    effect: Effect
+
+
 HiddenRules = dict[tuple[str, str], HiddenRule]  # by company_id and name of the department
 
 
@@ -69,3 +92,4 @@ class PhoneTask(Task):
     request: str  # what the user says: the agent's prompt
     goals: tuple[str, ...]
     optimal_steps: int  # actions of the oracle with a cooperative user
+    circumstances: tuple[str, ...] = ()  # that the request speaks of, in `vocabulary.CIRCUMSTANCES` order

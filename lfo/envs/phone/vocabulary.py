@@ -1,4 +1,4 @@
-"""What the phone world is made of: fields, industries, departments, goals and names. The same in every drawn world.
+"""What the phone world is made of: fields, departments, goals, circumstances, names. The same in every drawn world.
 
 Public knowledge only, as tables. What is drawn from them, and what of it is hidden, is said in `world`.
 """
@@ -125,11 +125,98 @@ LAST_NAMES = tuple(
     "Lopez Smith Nguyen Patel Kim Garcia Muller Rossi Silva Khan Brown Dubois Ivanov Haddad Jensen Kowalski Larsen "
     "Moreau Novak Okafor Popescu Quist Reyes Sato Tanaka Usman Varga Weber Xu Yilmaz Zhang Adams".split()
 )
+
+
+@dataclasses.dataclass(frozen=True)
+class Circumstance:
+    """Something about a request that may change what is demanded.
+
+    said: how users put it; because: how CSRs do. The last phrasing of each is held out from training.
+    """
+
+    said: tuple[str, ...]
+    because: tuple[str, ...]
+
+
+CIRCUMSTANCES = {
+    "joint_account": Circumstance(
+        (
+            "It is a joint account.",
+            "I share the account with my partner.",
+            "The account is in two names.",
+            "Two of us hold the account.",
+        ),
+        ("as it is a joint account", "because two people share it", "with a joint account"),
+    ),
+    "large_amount": Circumstance(
+        (
+            "A large sum is at stake.",
+            "It is about more than 5000 dollars.",
+            "This is about a lot of money.",
+            "The amount is high.",
+        ),
+        ("as the amount is large", "because so much money is at stake", "with a large sum"),
+    ),
+    "abroad": Circumstance(
+        (
+            "I am calling from abroad.",
+            "I am out of the country.",
+            "I am travelling overseas.",
+            "I am in a foreign country.",
+        ),
+        ("as you call from abroad", "because you are out of the country", "for calls from overseas"),
+    ),
+    "business_account": Circumstance(
+        (
+            "It is a business account.",
+            "The account belongs to my firm.",
+            "This is for my company.",
+            "My shop holds the account.",
+        ),
+        ("as it is a business account", "because a firm holds it", "with a business account"),
+    ),
+    "on_behalf": Circumstance(
+        (
+            "I ask on behalf of my mother.",
+            "It is for somebody else.",
+            "I act for a relative.",
+            "A friend asked me to do this.",
+        ),
+        ("as you act for somebody else", "because it is for another person", "when acting for others"),
+    ),
+    "new_account": Circumstance(
+        (
+            "The account was opened this month.",
+            "I joined only last week.",
+            "I am a new customer.",
+            "My account is brand new.",
+        ),
+        ("as the account is new", "because you joined so recently", "with a new account"),
+    ),
+}
 REQUESTS = (
     "Please call {company} for me: {goals}.",
     "I need help with {company}. I want to {goals}.",
     "Could you phone {company} and {goals}?",
 )
+
+
+def goals_in(request: str) -> tuple[str, ...]:
+    """The goals that a request speaks of, in its order."""
+    return tuple(sorted((goal for goal in DEPARTMENT_OF_GOAL if goal in request), key=request.index))
+
+
+def circumstances_in(request: str) -> tuple[str, ...]:
+    """The circumstances that a request speaks of, in `CIRCUMSTANCES` order."""
+    return tuple(name for name, kind in CIRCUMSTANCES.items() if any(said in request for said in kind.said))
+
+
+def rephrased(request: str) -> str:
+    """The request with its circumstances put as users never put them in training."""
+    for kind in CIRCUMSTANCES.values():
+        for said in kind.said:
+            request = request.replace(said, kind.said[-1])
+    return request
 
 
 def industry_fields(industry: str) -> tuple[str, ...]:

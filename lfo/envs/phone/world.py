@@ -1,9 +1,9 @@
-"""Drawing a phone world from one seed: companies, what they hide, users and tasks; and the oracle.
+"""Drawing a phone world from one seed: companies, what they hide, users and tasks.
 
-`generate_world(seed)` returns public records and, apart from them, the hidden rules; `oracle_plan` certifies that a
-task can be solved; `save_world` and `load_world` keep a world in a folder, public and hidden parts in files of their
-own. Knows no agent and no episode. 25 companies per industry; 70% of them have the typical requirements, 20% one field
-more, 10% something else.
+`generate_world(seed)` returns public records and, apart from them, what is hidden (`rules`); `save_world` and
+`load_world` keep a world in a folder, public and hidden parts in files of their own. Knows no agent and no episode.
+25 companies per industry; 70% of them have the typical requirements, 20% one field more, 10% something else. How many
+kinds of circumstances requests may speak of is a dial: at 0, what a department demands depends on the company alone.
 """
 
 from __future__ import annotations
@@ -12,15 +12,34 @@ import dataclasses
 import json
 import random
 import string
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from lfo.envs.phone.records import Company, Department, HiddenRule, HiddenRules, PhoneTask, Profile
+from lfo.envs.phone.records import (
+    CircumstanceRule,
+    Company,
+    Department,
+    Effect,
+    HiddenRule,
+    HiddenRules,
+    PhoneTask,
+    Profile,
+)
+from lfo.envs.phone.rules import (
+    Demands,
+    TypicalRules,
+    demands,
+    draw_exceptions,
+    draw_rules,
+    draw_typical,
+    front_office,
+    level_of,
+    oracle_plan,
+)
 from lfo.envs.phone.vocabulary import (
     ALWAYS_AVAILABLE,
+    CIRCUMSTANCES,
     COMMON_DEPARTMENTS,
-    COMMON_FIELDS,
-    DEPARTMENT_OF_GOAL,
     DEPARTMENTS,
     FIRST_NAMES,
     INDUSTRIES,
@@ -30,50 +49,29 @@ from lfo.envs.phone.vocabulary import (
     NAME_PREFIXES,
     NAME_SUFFIXES,
     OPERATING_HOURS,
-    PRIORITY,
     REQUESTS,
     ROUTING_COMMON,
-    TYPICAL_COMMON,
-    canonical,
-    industry_fields,
 )
-from lfo.types import Record, RecordError, from_json, read_jsonl, sha256, write_jsonl
+from lfo.types import RecordError, from_json, read_jsonl, sha256, write_jsonl
 
 # Level -> (what it is, tasks among 500 training tasks).
 LEVELS = {
     1: ("one call, at most two fields", 100),
-    2: ("one call, three or four fields", 150),
+    2: ("one call, three to six fields", 150),
     3: ("two sequential calls", 150),
     4: ("one call, a required field is missing", 50),
     5: ("three or four departments with routing", 50),
 }
 SPLITS = {"train": 500, "validation": 100, "test": 100}
-
-
-@dataclasses.dataclass(frozen=True)
-class TypicalRules(Record):
-    """The regularities of one world: what can be learned and carried over to new companies.
-
-    required: industry -> department -> fields. after: industry -> department -> department to call first.
-    house_field: industry -> the field that cautious companies of the industry usually add.
-    """
-
-    required: dict[str, dict[str, tuple[str, ...]]]
-    after: dict[str, dict[str, str]]
-    house_field: dict[str, str]
-
-    def demands(self, industry: str, departments: Iterable[str], house: bool) -> tuple[str, ...]:
-        """What such departments usually demand, all of them together; nothing more can be known of unknown companies.
-
-        house: with the field that cautious companies add, where anything is demanded.
-        """
-        fields = {field for name in departments for field in self.required[industry][name]}
-        return canonical({*fields, self.house_field[industry]} if fields and house else fields)
+PRESENT = 0.35  # how often a request speaks of each circumstance
 
 
 @dataclasses.dataclass(frozen=True)
 class World:
-    """Everything that was drawn. `rules` and `typical` are hidden: the CSR, the oracle and the prior read them."""
+    """Everything that was drawn. `rules`, `effects` and `typical` are hidden: CSR, oracle and prior read them.
+
+    effects: company_id -> circumstance -> what it changes there.
+    """
 
     seed: int
     companies: dict[str, Company]
@@ -81,94 +79,38 @@ class World:
     typical: TypicalRules
     profiles: dict[str, Profile]
     tasks: tuple[PhoneTask, ...]
+    effects: dict[str, dict[str, Effect]] = dataclasses.field(default_factory=dict)
+
+    def demands(self, company_id: str, goals: Sequence[str], circumstances: Sequence[str] = ()) -> Demands:
+        """What a company demands of such a request."""
+        rules = [self.rules[company_id, d.name] for d in self.companies[company_id].departments]
+        known = self.effects.get(company_id, {})
+        return demands(rules, {name: known[name] for name in circumstances if name in known}, goals)
+
+    def demands_of(self, task: PhoneTask) -> Demands:
+        return self.demands(task.company_id, task.goals, task.circumstances)
+
+    def variation(self, company_id: str) -> str:
+        """How a company's rules were drawn: typical, extra or different."""
+        return self.rules[company_id, self.companies[company_id].departments[0].name].variation
 
     def split(self, split: str, levels: Sequence[int] = tuple(LEVELS)) -> list[PhoneTask]:
         """Tasks of a split at these levels, in data order."""
         return [t for t in self.tasks if t.split == split and t.level in levels]
 
 
-# --- hidden rules ----------------------------------------------------------------------------
-
-
-def draw_typical(rng: random.Random) -> TypicalRules:
-    """Draw the requirements of the industries' own departments, one routing pair each, and house fields."""
-    required, after, house = {}, {}, {}
-    priority = _draw_fields(rng, tuple(COMMON_FIELDS), 2, fixed=("account_number",))
-    for industry in INDUSTRIES:
-        fields = industry_fields(industry)
-        own = list(INDUSTRY_DEPARTMENTS[industry])
-        sizes = zip(own, rng.sample((2, 3, 3, 4), 4), strict=True)
-        required[industry] = TYPICAL_COMMON | {PRIORITY: priority}
-        required[industry] |= {name: _draw_fields(rng, fields, size) for name, size in sizes}
-        second, first = rng.sample(own, 2)
-        after[industry] = ROUTING_COMMON | {second: first}
-        house[industry] = rng.choice(fields)
-    return TypicalRules(required, after, house)
-
-
-def _draw_fields(rng: random.Random, fields: Sequence[str], size: int, fixed: Sequence[str] = ()) -> tuple[str, ...]:
-    """`fixed` and `size` further fields, never all of ALWAYS_AVAILABLE: one is left as the alternative."""
-    while True:
-        drawn = canonical((*fixed, *rng.sample([f for f in fields if f not in fixed], size)))
-        if not set(ALWAYS_AVAILABLE) <= set(drawn):
-            return drawn
-
-
-def _alternative(required: tuple[str, ...]) -> str:
-    """date_of_birth, or the next field that everyone has where that is required already."""
-    return next(f for f in ALWAYS_AVAILABLE if f not in required)
-
-
-def draw_rules(rng: random.Random, company: Company, typical: TypicalRules, variation: str) -> list[HiddenRule]:
-    """Hidden rules of one company of the given variation (typical, extra or different)."""
-    fields = industry_fields(company.industry)
-    house = typical.house_field[company.industry] if rng.random() < 0.75 else rng.choice(fields)
-    present = {d.name for d in company.departments}
-    rules = []
-    for name in (d.name for d in company.departments):
-        required = typical.required[company.industry][name]
-        if variation == "extra" and name != "Sales":
-            with_house = canonical((*required, house))
-            spare = house not in required and not set(ALWAYS_AVAILABLE) <= set(with_house)
-            required = with_house if spare else _draw_fields(rng, fields, 1, fixed=required)
-        elif variation == "different":
-            usual, size = required, max(1, len(required))
-            while required == usual:
-                required = _draw_fields(rng, fields, size)
-        after = typical.after[company.industry].get(name, "")
-        rules.append(
-            HiddenRule(
-                company.company_id, name, required, _alternative(required), after if after in present else "", variation
-            )
-        )
-    return rules
-
-
-def draw_free_rules(rng: random.Random, company: Company) -> list[HiddenRule]:
-    """Rules without any regularity, for the throw-away worlds on which the embedded base is pretrained.
-
-    Every department of every company gets its own random requirements (none to four fields) and,
-    one time in four, a random department to call first.
-    """
-    fields = industry_fields(company.industry)
-    names = [d.name for d in company.departments]
-    rules = []
-    for i, name in enumerate(names):
-        required = _draw_fields(rng, fields, rng.choices((0, 1, 2, 3, 4), (1, 3, 6, 6, 4))[0])
-        after = rng.choice(names[:i]) if i and rng.random() < 0.25 else ""
-        rules.append(HiddenRule(company.company_id, name, required, _alternative(required), after, "free"))
-    return rules
-
-
 # --- public records --------------------------------------------------------------------------
 
 
-def draw_company(rng: random.Random, company_id: str, name: str, industry: str, phones: list[str]) -> Company:
-    """A company with two to five departments. `phones` is a shuffled stock that is used up."""
+def draw_company(
+    rng: random.Random, company_id: str, name: str, industry: str, phones: list[str], office: str = ""
+) -> Company:
+    """A company with two to five departments, `office` among them. `phones` is a shuffled stock that is used up."""
     own = list(INDUSTRY_DEPARTMENTS[industry])
     while True:
         chosen = rng.sample(list(COMMON_DEPARTMENTS) + own, rng.randint(2, 5))
-        if any(d in own for d in chosen) and all(first in chosen for d, first in ROUTING_COMMON.items() if d in chosen):
+        routed = all(first in chosen for d, first in ROUTING_COMMON.items() if d in chosen)
+        if any(d in own for d in chosen) and routed and (not office or office in chosen):
             break
     departments = tuple(
         Department(d, phones.pop(), DEPARTMENTS[d].description, rng.choice(OPERATING_HOURS)) for d in chosen
@@ -211,87 +153,23 @@ def draw_profile(rng: random.Random, profile_id: str, industry: str) -> Profile:
     return Profile(profile_id, industry, {f: v for f, v in values.items() if f not in lacking})
 
 
-def request_text(rng: random.Random, company: Company, goals: tuple[str, ...]) -> str:
-    """What the user asks for, in one of three phrasings."""
-    return rng.choice(REQUESTS).format(company=company.name, goals=" and ".join(goals))
+def request_text(
+    rng: random.Random,
+    company: Company,
+    goals: Sequence[str],
+    circumstances: Sequence[str] = (),
+    held_out: bool = False,
+) -> str:
+    """What the user asks for, in one of three phrasings, and the circumstances, each in a sentence, in any order.
 
-
-# --- tasks and their oracle ------------------------------------------------------------------
-
-
-def departments_to_call(rules: HiddenRules, company_id: str, goals: Sequence[str]) -> list[str]:
-    """Departments the goals need, every prerequisite before the department that demands it."""
-    order: list[str] = []
-
-    def visit(name: str, path: tuple[str, ...]):
-        if name in order:
-            return
-        if name in path:
-            raise ValueError(f"{company_id}: routing goes round in a circle: {' -> '.join((*path, name))}")
-        rule = rules[company_id, name]
-        if rule.after:
-            visit(rule.after, (*path, name))
-        order.append(name)
-
-    for goal in goals:
-        visit(DEPARTMENT_OF_GOAL[goal], ())
-    return order
-
-
-def needed_fields(
-    rules: HiddenRules, company_id: str, goals: Sequence[str], unavailable: Collection[str] = ()
-) -> tuple[str, ...]:
-    """Fields that the calls of a task need; an alternative joins for each field that is unavailable."""
-    needed = set()
-    for name in departments_to_call(rules, company_id, goals):
-        rule = rules[company_id, name]
-        needed |= set(rule.required)
-        if set(rule.required) & set(unavailable):
-            needed.add(rule.alternative)
-    return canonical(needed)
-
-
-@dataclasses.dataclass(frozen=True)
-class Plan:
-    """The oracle's way: which fields to ask for first, which to ask for then, whom to call in turn."""
-
-    fields: tuple[str, ...]
-    alternatives: tuple[str, ...]
-    departments: tuple[str, ...]
-
-    @property
-    def steps(self) -> int:
-        return 2 + bool(self.alternatives) + len(self.departments)
-
-
-def oracle_plan(rules: HiddenRules, profile: Profile, company_id: str, goals: Sequence[str]) -> Plan:
-    """The shortest way through a task for a cooperative user with this profile.
-
-    Raises:
-        ValueError: no such way exists (an alternative is missing too, or routing is circular).
+    held_out: also in the phrasings that no task has.
     """
-    calls = departments_to_call(rules, company_id, goals)
-    fields = needed_fields(rules, company_id, goals)
-    lacking = [f for f in fields if f not in profile.values]
-    alternatives = [f for f in needed_fields(rules, company_id, goals, lacking) if f not in fields]
-    if any(f not in profile.values for f in alternatives):
-        raise ValueError(f"{profile.profile_id} has neither {lacking} nor the alternatives {alternatives}")
-    return Plan(fields, tuple(alternatives), tuple(calls))
+    request = rng.choice(REQUESTS).format(company=company.name, goals=" and ".join(goals))
+    said = [CIRCUMSTANCES[name].said for name in rng.sample(circumstances, len(circumstances))]
+    return " ".join([request, *(rng.choice(phrasings if held_out else phrasings[:-1]) for phrasings in said)])
 
 
-def level_of(rules: HiddenRules, profile: Profile, company_id: str, goals: Sequence[str]) -> int | None:
-    """The level of a task, or None where it fits no level's definition."""
-    calls = departments_to_call(rules, company_id, goals)
-    fields = needed_fields(rules, company_id, goals)
-    lacking = [f for f in fields if f not in profile.values]
-    routed = any(rules[company_id, name].after for name in calls)
-    if lacking:
-        return 4 if len(calls) == 1 and fields else None
-    if len(calls) == 1:
-        return 1 if len(fields) <= 2 else 2 if len(fields) <= 4 else None
-    if len(calls) == 2:
-        return 3
-    return 5 if routed and len(calls) <= 4 else None
+# --- tasks -----------------------------------------------------------------------------------
 
 
 def _draw_goals(rng: random.Random, company: Company, level: int) -> tuple[str, ...]:
@@ -307,64 +185,76 @@ def draw_task(
     split: str,
     level: int,
     companies: Sequence[Company],
-    rules: HiddenRules,
+    world: World,
     profiles: Mapping[str, Sequence[Profile]],
-) -> PhoneTask:
-    """Draw tasks until one is of this level and the oracle can solve it. profiles: by industry."""
-    for _ in range(20_000):
+    tries: int = 20_000,
+) -> PhoneTask | None:
+    """Draw tasks until one is of this level and the oracle can solve it; None if none is. profiles: by industry."""
+    for _ in range(tries):
         company = rng.choice(companies)
         profile = rng.choice(profiles[company.industry])
         goals = _draw_goals(rng, company, level)
-        if not goals or level_of(rules, profile, company.company_id, goals) != level:
+        circumstances = tuple(c for c in world.typical.effects[company.industry] if rng.random() < PRESENT)
+        if not goals:
             continue
+        demanded = world.demands(company.company_id, goals, circumstances)
         try:
-            plan = oracle_plan(rules, profile, company.company_id, goals)
+            if level_of(demanded, profile) != level:
+                continue
+            plan = oracle_plan(demanded, profile)
         except ValueError:
             continue
-        request = request_text(rng, company, goals)
-        return PhoneTask(task_id, split, level, company.company_id, profile.profile_id, request, goals, plan.steps)
-    raise ValueError(f"no task of level {level} can be drawn for split {split}; try another world seed")
+        request = request_text(rng, company, goals, circumstances)
+        return PhoneTask(
+            task_id, split, level, company.company_id, profile.profile_id, request, goals, plan.steps, circumstances
+        )
+    return None
 
 
-def generate_world(seed: int = 0, companies_per_industry: int = 25) -> World:
+def generate_world(seed: int = 0, circumstances: int = 4, companies_per_industry: int = 25) -> World:
     """Draw a whole world: companies, hidden rules, profiles and the tasks of all splits.
 
     The first half of the companies of every industry (known) carries train and validation
     tasks, the second half (new) test tasks. Profiles are never shared between splits, and the
-    three variations have the same shares among known and new companies.
+    three variations have the same shares among known and new companies, and among the tasks of every split and level.
+
+    Args:
+        circumstances: the first so many of `CIRCUMSTANCES` come up in requests.
     """
     rng = random.Random(f"{seed}/world")
-    typical = draw_typical(rng)
-    known, new, rules = _draw_companies(rng, typical, companies_per_industry)
-    profiles, tasks = {}, []
+    typical = draw_typical(rng, circumstances)
+    world = World(seed, {}, {}, typical, {}, ())
+    known, new = _draw_companies(rng, world, companies_per_industry)
+    world.companies.update({c.company_id: c for c in sorted(known + new, key=lambda c: c.company_id)})
+    tasks: list[PhoneTask] = []
     for split, size in SPLITS.items():
         users = {
             industry: [draw_profile(rng, f"p-{split}-{industry}-{i:03d}", industry) for i in range(max(10, size // 5))]
             for industry in INDUSTRIES
         }
-        profiles |= {p.profile_id: p for group in users.values() for p in group}
-        tasks += _draw_split(rng, split, size, new if split == "test" else known, rules, users)
-    companies = {c.company_id: c for c in sorted(known + new, key=lambda c: c.company_id)}
-    return World(seed, companies, rules, typical, profiles, tuple(tasks))
+        world.profiles.update({p.profile_id: p for group in users.values() for p in group})
+        tasks += _draw_split(rng, split, size, new if split == "test" else known, world, users)
+    return dataclasses.replace(world, tasks=tuple(tasks))
 
 
-def _draw_companies(
-    rng: random.Random, typical: TypicalRules, per_industry: int
-) -> tuple[list[Company], list[Company], HiddenRules]:
-    """Known and new companies, numbered in the order of drawing, and the rules of all."""
+def _draw_companies(rng: random.Random, world: World, per_industry: int) -> tuple[list[Company], list[Company]]:
+    """Known and new companies, numbered in the order of drawing; what they hide is written into the world."""
     phones, prefixes = phone_stock(rng), list(NAME_PREFIXES)
     rng.shuffle(prefixes)
-    known, new, rules = [], [], {}
+    known, new = [], []
     for i, industry in enumerate(INDUSTRIES):
+        usual = world.typical.effects[industry]
         first_half = (per_industry + (i + 1) % 2) // 2  # 13, 12, 13, 12 of 25: 50 known, 50 new
         for half, count in ((known, first_half), (new, per_industry - first_half)):
             for variation in _variations(rng, count):
                 number = len(known) + len(new)
                 name = f"{prefixes[number]} {rng.choice(NAME_SUFFIXES[industry])}"
-                company = draw_company(rng, f"c{number:03d}", name, industry, phones)
+                company = draw_company(rng, f"c{number:03d}", name, industry, phones, front_office(usual))
                 half.append(company)
-                rules |= {(r.company_id, r.department): r for r in draw_rules(rng, company, typical, variation)}
-    return known, new, rules
+                hidden = draw_rules(rng, company, world.typical, variation)
+                world.rules.update({(rule.company_id, rule.department): rule for rule in hidden})
+                world.effects[company.company_id] = draw_exceptions(rng, industry, usual, variation)
+    return known, new
 
 
 def _variations(rng: random.Random, count: int) -> list[str]:
@@ -381,36 +271,52 @@ def _draw_split(
     split: str,
     size: int,
     companies: Sequence[Company],
-    rules: HiddenRules,
+    world: World,
     profiles: Mapping[str, Sequence[Profile]],
 ) -> list[PhoneTask]:
-    """Tasks of one split in the levels' proportions, no two alike, shuffled."""
+    """Tasks of one split in the levels' proportions, no two alike, shuffled.
+
+    At every level each variation of companies has its share, so that no split is luckier than another; where the few
+    companies of a variation have no task of the level, any may have it.
+    """
     tasks, seen = [], set()
     for level, (_, of_500) in LEVELS.items():
-        wanted = round(size * of_500 / 500)
-        while wanted:
-            task = draw_task(rng, f"{split}-{len(tasks):03d}", split, level, companies, rules, profiles)
-            if (key := (task.company_id, task.profile_id, task.goals)) in seen:
-                continue
+        for variation in _variations(rng, round(size * of_500 / 500)):
+            fitting = [c for c in companies if world.rules[c.company_id, c.departments[0].name].variation == variation]
+            while True:
+                draw = (rng, f"{split}-{len(tasks):03d}", split, level)
+                task = draw_task(*draw, fitting, world, profiles, 500) or draw_task(*draw, companies, world, profiles)
+                if task is None:
+                    raise ValueError(f"no task of level {level} can be drawn for {split}; try another world seed")
+                if (key := (task.company_id, task.profile_id, task.goals, task.circumstances)) not in seen:
+                    break
             seen.add(key)
             tasks.append(task)
-            wanted -= 1
     rng.shuffle(tasks)
     return [dataclasses.replace(t, task_id=f"{split}-{i:03d}") for i, t in enumerate(tasks)]
 
 
 # --- a world in a folder ---------------------------------------------------------------------
 
-TABLES = {"companies.jsonl": Company, "rules.jsonl": HiddenRule, "profiles.jsonl": Profile, "tasks.jsonl": PhoneTask}
+TABLES = {
+    "companies.jsonl": Company,
+    "rules.jsonl": HiddenRule,
+    "circumstances.jsonl": CircumstanceRule,
+    "profiles.jsonl": Profile,
+    "tasks.jsonl": PhoneTask,
+}
 TYPICAL = "typical.json"  # the seed and `TypicalRules`
-WORLD_FILES = ("companies.jsonl", "rules.jsonl", TYPICAL, "profiles.jsonl", "tasks.jsonl")
+WORLD_FILES = (*TABLES, TYPICAL)
 CHECKSUMS = "checksums.json"
 
 
 def save_world(world: World, folder: str | Path) -> Path:
     """Write a world as JSONL with its checksums; the same world always gives the same bytes."""
     folder = Path(folder)
-    tables = (world.companies.values(), world.rules.values(), world.profiles.values(), world.tasks)
+    changed = [
+        CircumstanceRule(c, name, effect) for c, known in world.effects.items() for name, effect in known.items()
+    ]
+    tables = (world.companies.values(), world.rules.values(), changed, world.profiles.values(), world.tasks)
     for name, rows in zip(TABLES, tables, strict=True):
         write_jsonl(folder / name, rows)
     _write_json(folder / TYPICAL, {"seed": world.seed, **dataclasses.asdict(world.typical)})
@@ -428,7 +334,11 @@ def load_world(folder: str | Path) -> World:
     verify_checksums(folder)
     typical = json.loads((folder / TYPICAL).read_text(encoding="utf-8"))
     seed = typical.pop("seed")
-    companies, rules, profiles, tasks = (read_jsonl(folder / name, record) for name, record in TABLES.items())
+    tables = (read_jsonl(folder / name, record) for name, record in TABLES.items())
+    companies, rules, circumstances, profiles, tasks = tables
+    effects: dict[str, dict[str, Effect]] = {company.company_id: {} for company in companies}
+    for rule in circumstances:
+        effects[rule.company_id][rule.circumstance] = rule.effect
     return World(
         seed=seed,
         companies={c.company_id: c for c in companies},
@@ -436,6 +346,7 @@ def load_world(folder: str | Path) -> World:
         typical=from_json(TypicalRules, json.dumps(typical), TYPICAL),
         profiles={p.profile_id: p for p in profiles},
         tasks=tuple(tasks),
+        effects=effects,
     )
 
 
