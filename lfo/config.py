@@ -40,6 +40,8 @@ Weight = Annotated[float, BeforeValidator(_no_bool), Field(ge=0, allow_inf_nan=F
 Share = Annotated[float, BeforeValidator(_no_bool), Field(ge=0, le=1)]
 Splits = tuple[Literal["train", "validation", "test"], ...]
 
+COUPLINGS = "none shared echo stacked imagine imagine_memory dream memory truth cloning".split()
+
 settings = dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 
 
@@ -100,17 +102,19 @@ class WorldModelConfig:
     the same notes.
     """
 
-    coupling: Literal["none", "shared", "echo", "stacked", "imagine", "dream", "memory", "truth"] = "imagine"
+    coupling: Literal[*COUPLINGS] = "imagine"
     predict: str = "phone"  # the tools whose answers are learned: what the environment calls them (`Knowledge.learned`)
     lam: Weight = 0.5  # weight of the world-model loss
     learning_rate: Weight = 3e-3  # of the world-model adapter; where there is one adapter, it has the policy's
-    schedule: Literal["joint", "alternating", "world_first", "hierarchical"] = "joint"  # who learns in which step
+    # who learns in which step
+    schedule: Literal["joint", "alternating", "world_first", "hierarchical", "policy_leads"] = "joint"
     updates: Count = 20  # replay updates per step, beyond the one in the joint step
     scouts: Count = 0  # rollouts of each group that ask what is imagined for real, for the world model alone
     anonymise: Share = 0.0  # share of the replayed calls that are made to look like calls at an unknown company
     shuffle: Flag = False  # placebo: calls are learned with the replies of other tasks' calls
     dream_agreement: Share = 1.0  # share of the imagined replies to a dreamt call that must say success; `dream` only
-    recall: Literal["table", "nearest", "vote"] = "table"  # what is remembered of what was heard; `memory` only
+    recall: Literal["table", "nearest", "vote", "linear", "boosted", "additive", "grammar"] = "table"  # `memory` only
+    unsure_below: Share = 0.0  # share of four sampled replies that must agree with a note, or there is none; `imagine`
     context_distillation: Weight = 0.0  # weight of the same actions without the notes before them
     curiosity: Weight = 0.0  # weight of the world model's surprise in the reward, per nat and reply token
 
@@ -119,7 +123,7 @@ class WorldModelConfig:
             raise ConfigError("coupling 'echo' learns in the policy's own pass: no shuffle, anonymise or schedule.")
         if self.shuffle and self.predict != "phone":
             raise ConfigError("world_model.shuffle deals out phone replies: set world_model.predict to 'phone'.")
-        if self.context_distillation and self.coupling not in ("imagine", "memory", "truth"):
+        if self.context_distillation and self.coupling not in ("imagine", "imagine_memory", "memory", "truth"):
             raise ConfigError("world_model.context_distillation is about notes: set coupling 'imagine'.")
         if self.curiosity and self.coupling in ("memory", "truth"):
             raise ConfigError("world_model.curiosity asks a world model, and there is none: set coupling 'imagine'.")
@@ -197,6 +201,8 @@ class RunConfig:
                 f"world_model.scouts is {w.scouts} of rollout.group_size {self.rollout.group_size};"
                 " at least 2 rollouts of a group must be left to the policy."
             )
+        if w and w.coupling == "cloning" and (w.anonymise or w.shuffle or self.model.dialect != "tags"):
+            raise ConfigError("coupling 'cloning' clones actions: no anonymise, no shuffle, and the dialect 'tags'.")
         if w and w.coupling == "echo" and self.policy.epochs > 1:
             raise ConfigError("coupling 'echo' learns replies in the policy's own pass: set policy.epochs to 1.")
         if w and w.coupling == "echo" and (self.rollout.temperature != 1 or self.model.dialect != "tags"):
@@ -354,6 +360,8 @@ def up_to_date(data: Mapping, strict: bool = True) -> dict:
         ConfigError: a setting is gone; the message says what replaced it.
     """
     data = {k: dict(v) if isinstance(v, Mapping) else v for k, v in data.items()}
+    if not strict and isinstance(data.get("env"), dict):  # runs of the first round knew no circumstances
+        data["env"] = {"circumstances": 0, "replies": "list"} | data["env"]
     world_model = data.get("world_model")
     if isinstance(world_model, dict) and world_model.get("predict") == "nothing":
         data["world_model"] = None

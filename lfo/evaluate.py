@@ -7,6 +7,7 @@ category, and by the environment's own examination (`Knowledge.examine`), which 
 from __future__ import annotations
 
 import dataclasses
+import random
 from collections import defaultdict
 from collections.abc import Sequence
 
@@ -22,6 +23,7 @@ from lfo.text.codec import Codec
 from lfo.types import Attempt, Example, Rollout, Task
 
 JUDGED = 200  # replies of one evaluation, at most, that the world model's predictions are held against
+SHOWN = 5  # predictions beside the truth, of one evaluation
 
 
 def play_tasks(
@@ -119,11 +121,15 @@ def inspect_replies(engine: Engine, codec: Codec, examples: Sequence[Example], a
 
 
 def reply_rows(engine: Engine, codec: Codec, examples: Sequence[Example], adapter: str) -> list[dict]:
-    """Share of predictions that mean what was really replied, by true category."""
+    """Share of predictions that mean what was really replied, by true category; and some of them beside the truth."""
     hits: dict[str, list[bool]] = defaultdict(list)
-    for row in inspect_replies(engine, codec, examples, adapter):
+    inspected = inspect_replies(engine, codec, examples, adapter)
+    for row in inspected:
         hits[row["category"]].append(row["right"])
-    return [{"category": category, "accuracy": sum(h) / len(h), "n": len(h)} for category, h in sorted(hits.items())]
+    shares = [{"category": category, "accuracy": sum(h) / len(h), "n": len(h)} for category, h in sorted(hits.items())]
+    shown = [{name: row[name] for name in ("task_id", "said", "predicted", "right")} for row in inspected]
+    spread = shown[:: max(1, len(shown) // SHOWN)][:SHOWN]
+    return [{"kind": "reply", **row} for row in shares] + [{"kind": "prediction", **row} for row in spread]
 
 
 def examine(engine: Engine, codec: Codec, adapter: str, split: str) -> dict[str, float]:
@@ -138,20 +144,31 @@ def examine(engine: Engine, codec: Codec, adapter: str, split: str) -> dict[str,
 # --- a whole evaluation ----------------------------------------------------------------------
 
 
-def evaluation_rows(engine: Engine, codec: Codec, coupling: Coupling, config: RunConfig) -> list[dict]:
-    """Success on `eval_splits` (validation: known companies, test: new ones), and what the world model knows."""
+def evaluation_rows(
+    engine: Engine, codec: Codec, coupling: Coupling, config: RunConfig, learned: Sequence[Example] = ()
+) -> list[dict]:
+    """Success on `eval_splits` (validation: known companies, test: new ones), and what the world model knows.
+
+    outcomes: 1 or 0 for every episode, task by task in data order, for whoever resamples tasks and companies.
+    learned: what it was trained on; the predictions of some of that are held beside those of what it never saw.
+    """
     c, w, out = config, config.world_model, []
+    listener = coupling.layout.listener if coupling.predicts else None
+    if listener and learned:
+        sample = random.Random(derive_seed(c.seed, "learned")).sample(learned, min(JUDGED, len(learned)))
+        out += [{"split": "train", **row} for row in reply_rows(engine, codec, sample, listener)]
     for split in c.eval_splits:
         tasks, seed = codec.env.tasks(split)[: c.eval_tasks], derive_seed(c.seed, split)
         played = play_tasks(engine, codec, coupling, tasks, c.rollout, c.eval_episodes, seed, w.predict if w else None)
         rows = [{"kind": "success", **row} for row in success_rows(played, tasks)]
+        rows.append({"kind": "outcomes", "successes": "".join(str(int(row.success)) for row in played)})
         rows.append({"kind": "behaviour", **behaviour(played)})
         if w and w.context_distillation > 0:
             unaided = play_tasks(engine, codec, alone(coupling), tasks, c.rollout, c.eval_episodes, seed)
             rows += [{"kind": "unaided", **row} for row in success_rows(unaided, tasks)]
-        if listener := coupling.layout.listener:
+        if listener:
             heard = [example for row in played for example in row.examples][:JUDGED]
-            rows += [{"kind": "reply", **row} for row in reply_rows(engine, codec, heard, listener)]
+            rows += reply_rows(engine, codec, heard, listener)
             rows.append({"kind": "rules", **examine(engine, codec, listener, split)})
         out += [{"split": split, **row} for row in rows]
     return out

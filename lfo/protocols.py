@@ -16,7 +16,7 @@ from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from lfo.types import Action, Attempt, Call, Example, Outcome, Rollout, Sample, StopReason, Task, Turn
+from lfo.types import Action, Attempt, Call, Example, Outcome, Question, Rollout, Sample, StopReason, Task, Turn
 
 if TYPE_CHECKING:
     from lfo.envs.base import Tool
@@ -76,6 +76,16 @@ class Responder(Protocol):
         """What was imagined as answers to the call that comes next."""
 
 
+class Teller(Protocol):
+    """Makes something of what was heard, without a language model."""
+
+    def hear(self, examples: Sequence[Example]) -> None:
+        """What was answered; what was heard before is heard once."""
+
+    def answer(self, question: Question) -> str | None:
+        """What may be answered; None where it cannot tell."""
+
+
 class Knowledge(Protocol):
     """What a world model of an environment is told, asked and taught."""
 
@@ -97,6 +107,9 @@ class Knowledge(Protocol):
     def lesson(self, turn: Turn) -> str:
         """What a turn of an earlier attempt taught, in words; "" for nothing. Without anything personal."""
 
+    def hindsight(self, turns: Sequence[Turn]) -> tuple[int, Call] | None:
+        """Which turn would have had to be which call, by what was heard in an episode; None where nothing tells."""
+
     def truth(self, question: Question) -> str:
         """What would really be answered. Reads what is hidden: an upper bound for whoever has to find it out."""
 
@@ -108,6 +121,10 @@ class Knowledge(Protocol):
 
     def words(self, question: Question) -> str:
         """What tells a question from others, in words: for whoever looks for similar ones."""
+
+    def classifier(self, kind: str) -> Teller:
+        """Somebody made for this environment: the classifiers linear, boosted and additive; or grammar, who is told how
+        everything is said here."""
 
     def responder(self, task: Task, agreement: float) -> Responder:
         """Who answers when a task is dreamt. agreement: share of the imagined replies that must say success."""
@@ -131,15 +148,6 @@ class Blank:
 
     call: Call
     value: str
-
-
-@dataclasses.dataclass(frozen=True)
-class Question:
-    """What a world model is asked: what would be answered to `call` after these turns?"""
-
-    request: str
-    turns: tuple[Turn, ...]
-    call: Call
 
 
 # --- models ----------------------------------------------------------------------------------
@@ -196,6 +204,8 @@ class Coupling(Protocol):
     """How a world model, or whatever else was observed, reaches the policy."""
 
     layout: AdapterLayout
+    rewarded: bool  # whether the policy learns from outcomes
+    predicts: bool  # whether the listener of the layout is a world model
 
     def waves(self, task: Task, group: int, seed: int, size: int) -> list[list[Attempt]]:
         """The attempts of a group; a wave begins when the one before it has ended."""
@@ -205,6 +215,9 @@ class Coupling(Protocol):
 
     def before_step(self, row: Row, action: Action) -> Script:
         """After the policy has said an action, before the environment takes it."""
+
+    def examples(self, row: Row, predict: str) -> list[Example]:
+        """What the listener can learn from a rollout that has ended; predict: a key of `Knowledge.learned`."""
 
     def hear(self, examples: Sequence[Example]) -> None:
         """What was answered to the calls of a step; after a resume, of all steps so far."""

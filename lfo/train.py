@@ -217,7 +217,7 @@ class Run:
         c, w = self.config, self.config.world_model
         turn = turns(w, self.step, self.tasks_seen, c.task_budget)
         hears = bool(w and w.lam > 0 and self.coupling.layout.listener)
-        updates = self._updates(kept) if c.policy.learning_rate else []
+        updates = self._updates(kept) if c.policy.learning_rate and self.coupling.rewarded else []
         self.due.add([] if turn.skips else updates, examples if hears else [], max(1, len(updates)))
         updates, examples, count = self.due.take(turn.policy, turn.world_model)
         listening: list[Sample] = []
@@ -298,7 +298,7 @@ class Run:
     def evaluate(self) -> list[dict]:
         """Rows of metrics: how the run does now."""
         self.evaluated_at, began = self.tasks_seen, time.perf_counter()
-        rows = evaluation_rows(self.engine, self.codec, self.coupling, self.config)
+        rows = evaluation_rows(self.engine, self.codec, self.coupling, self.config, self.buffer.examples)
         seconds = time.perf_counter() - began
         if distributed.first():
             tqdm.write(evaluation_line(self, rows, seconds), file=sys.stderr)

@@ -145,6 +145,15 @@ class Encoded(Record):
 
 
 @dataclasses.dataclass(frozen=True)
+class Question(Record):
+    """What a world model is asked: what would be answered to `call` after these turns?"""
+
+    request: str
+    turns: tuple[Turn, ...]
+    call: Call
+
+
+@dataclasses.dataclass(frozen=True)
 class Example(Record):
     """What the world model can learn from one call: what was known before it, the call, and what was answered.
 
@@ -159,6 +168,10 @@ class Example(Record):
     encoded: Encoded
     request: str = dataclasses.field(compare=False)
     turns: tuple[Turn, ...] = dataclasses.field(compare=False)
+
+    @property
+    def question(self) -> Question:
+        return Question(self.request, self.turns, self.call)
 
 
 @dataclasses.dataclass

@@ -12,10 +12,11 @@ from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from lfo.config import RunConfig, build
 from lfo.envs.phone import PhoneEnvironment, Rules, generate_world
-from lfo.envs.phone.records import Company, Department, HiddenRule, PhoneTask, Profile
+from lfo.envs.phone.records import Company, Department, Effect, HiddenRule, PhoneTask, Profile
+from lfo.envs.phone.rules import TypicalRules
 from lfo.envs.phone.user import UserSimulator
 from lfo.envs.phone.vocabulary import DEPARTMENTS
-from lfo.envs.phone.world import TypicalRules, World
+from lfo.envs.phone.world import World
 from lfo.protocols import AdapterLayout
 from lfo.text.base import load_tokenizer, require_base
 from lfo.text.codec import Codec
@@ -30,7 +31,10 @@ def world() -> World:
 
 
 def _hand_made_world() -> World:
-    """One bank whose rules a reader can hold in mind, one user who has everything, one without a card."""
+    """One bank whose rules a reader can hold in mind, one user who has everything, one without a card.
+
+    No task speaks of a circumstance; four of them would change something at the bank, each something else.
+    """
     names = ("Customer Service", "Fraud Department", "Billing", "Loans", "Sales")
     departments = tuple(
         Department(n, f"800-555-000{i}", DEPARTMENTS[n].description, "Mon-Fri 8-18") for i, n in enumerate(names, 1)
@@ -51,6 +55,13 @@ def _hand_made_world() -> World:
         HiddenRule("bank", "Sales", (), "date_of_birth", "", "typical"),
         HiddenRule("shop", "Sales", (), "date_of_birth", "", "typical"),
     ]
+    effects = {
+        "joint_account": Effect(field="phone_number"),
+        "large_amount": Effect(field="last_4_ssn"),  # Customer Service and Fraud Department demand it anyway
+        "abroad": Effect(first="Billing"),
+        "business_account": Effect(instead="Customer Service"),
+        "on_behalf": Effect(),
+    }
     values = {
         "name": "Ana Lopez",
         "account_number": "123456",
@@ -79,7 +90,7 @@ def _hand_made_world() -> World:
             "shop": Company("shop", "Summit Stores", "retail", other),
         },
         rules={(r.company_id, r.department): r for r in rules},
-        typical=TypicalRules({}, {}, {}),
+        typical=TypicalRules({}, {}, {}, {}),
         profiles={"all": Profile("all", "banking", values), "nocard": Profile("nocard", "banking", no_card)},
         tasks=tuple(
             PhoneTask(
@@ -87,6 +98,7 @@ def _hand_made_world() -> World:
             )
             for name, who, goals, steps in tasks
         ),
+        effects={"bank": effects, "shop": {}},
     )
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from lfo.config import ConfigError, RunConfig
+from lfo.couplings.cloning import Cloning
 from lfo.couplings.dream import Dream
-from lfo.couplings.imagine import Imagine
+from lfo.couplings.imagine import Imagine, ImagineMemory
 from lfo.couplings.memory import Memory
 from lfo.couplings.noted import Noted, Truth
 from lfo.couplings.plain import ALONE, BOTH, POLICY, WORLD_MODEL, Echo, Plain
@@ -55,11 +56,15 @@ def _coupling(config: RunConfig, codec: Codec) -> Coupling:
         return Echo(AdapterLayout((POLICY,), POLICY), codec.env.knowledge.learned[w.predict], codec, w.scouts)
     if w.coupling == "stacked":
         return Plain(AdapterLayout(BOTH.names, BOTH.listener, stacked=True), codec, w.scouts)
+    if w.coupling == "cloning":
+        return Cloning(codec, w.scouts)
     if w.coupling == "memory":
         return Memory(w, codec)
     if w.coupling == "truth":
         return Truth(codec, w.scouts, w.context_distillation)
-    return Imagine(BOTH, codec, w.scouts, w.context_distillation) if w.coupling == "imagine" else Dream(config, codec)
+    if w.coupling == "dream":
+        return Dream(config, codec)
+    return Imagine(w, codec) if w.coupling == "imagine" else ImagineMemory(w, codec)
 
 
 def alone(coupling: Coupling) -> Plain:

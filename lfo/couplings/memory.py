@@ -1,8 +1,9 @@
-"""`memory`: the policy reads what was answered to such a call before. Nothing is learned, everything is remembered.
+"""`memory`: the policy reads what may be said of a call from what was answered before, without any language model.
 
-The control that any learned world model has to beat, and for many worlds the better choice. `table` looks a call up by
+The controls that a learned world model has to beat, and in many worlds the better choice. `table` looks a call up by
 what it is a case of (`Knowledge.cases`), the narrowest first; `nearest` takes the reply to the most similar call, by
-TF-IDF over what the world model would read; `vote` takes the meaning that most of the three nearest have.
+TF-IDF over `Knowledge.words`; `vote` takes what most of the three nearest mean; `linear`, `boosted` and `additive` are
+classifiers that the environment itself makes for what its answers mean (`Knowledge.classifier`).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Hashable, Sequence
 from lfo.config import WorldModelConfig
 from lfo.couplings.noted import Noted
 from lfo.couplings.plain import ALONE, Answer
-from lfo.protocols import Question
+from lfo.protocols import Knowledge, Question, Teller
 from lfo.text.codec import Codec
 from lfo.types import Example
 
@@ -21,43 +22,69 @@ NEIGHBOURS = {"nearest": 1, "vote": 3}
 
 
 class Memory(Noted):
-    """A `Coupling` whose notes are replies that were heard, to calls with empty hands."""
+    """A `Coupling` whose notes are made of what was heard."""
 
     source = "memory"
 
     def __init__(self, config: WorldModelConfig, codec: Codec):
         super().__init__(ALONE, codec, config.scouts, config.context_distillation)
-        self.recall = config.recall
-        self.heard: dict[Example, None] = {}  # in the order in which they came
-        self.table: dict[Hashable, list[str]] = defaultdict(list)
+        self.teller = make_teller(config.recall, codec.env.knowledge)
+
+    def hear(self, examples: Sequence[Example]) -> None:
+        self.teller.hear(examples)
+
+    def answer(self, question: Question) -> Answer:
+        yield from ()  # no model is asked
+        reply = self.teller.answer(question)
+        return None if reply is None else self.codec.reply(reply)
+
+
+def make_teller(recall: str, knowledge: Knowledge) -> Teller:
+    """Who makes something of what was heard."""
+    if recall == "table":
+        return Table(knowledge)
+    return Nearest(knowledge, NEIGHBOURS[recall]) if recall in NEIGHBOURS else knowledge.classifier(recall)
+
+
+class Table:
+    """Remembers replies by what the call was a case of. Replies that tell only a part are no case of anything."""
+
+    def __init__(self, knowledge: Knowledge):
+        self.knowledge = knowledge
+        self.heard: set[Example] = set()
+        self.replies: dict[Hashable, list[str]] = defaultdict(list)
+
+    def hear(self, examples: Sequence[Example]) -> None:
+        for example in examples:
+            if example not in self.heard:
+                self.heard.add(example)
+                for case in self.knowledge.cases(example.question):
+                    self.replies[case].append(example.reply)
+
+    def answer(self, question: Question) -> str | None:
+        known = [self.replies[case] for case in self.knowledge.cases(question) if case in self.replies]
+        return usual(known[0], self.knowledge) if known else None
+
+    def exactly(self, question: Question) -> str | None:
+        """What was answered in the narrowest case."""
+        known = [self.replies.get(case) for case in self.knowledge.cases(question)[:1]]
+        return usual(known[0], self.knowledge) if any(known) else None
+
+
+class Nearest:
+    """Remembers all calls that are a case of something, and answers as the most similar ones were answered."""
+
+    def __init__(self, knowledge: Knowledge, neighbours: int):
+        self.knowledge, self.neighbours = knowledge, neighbours
+        self.heard: dict[Example, None] = {}  # in their order
         self._index: tuple | None = None  # of what was heard
 
     def hear(self, examples: Sequence[Example]) -> None:
-        knowledge = self.codec.env.knowledge
-        for example in examples:
-            asked = Question(example.request, example.turns, example.call)
-            if example in self.heard or not (cases := knowledge.cases(asked)):
-                continue
-            self.heard[example], self._index = None, None
-            for case in cases:
-                self.table[case].append(example.reply)
+        new = [e for e in dict.fromkeys(examples) if e not in self.heard and self.knowledge.cases(e.question)]
+        self.heard |= dict.fromkeys(new)
+        self._index = None if new else self._index
 
-    def answer(self, question: Question) -> Answer:
-        yield from ()  # nobody is asked
-        reply = self._looked_up(question) if self.recall == "table" else self._nearest(question)
-        return None if reply is None else self.codec.reply(reply)
-
-    def _looked_up(self, question: Question) -> str | None:
-        """What was meant most often in the narrowest case of which anything was heard."""
-        known = [self.table[case] for case in self.codec.env.knowledge.cases(question) if case in self.table]
-        return self._usual(known[0]) if known else None
-
-    def _usual(self, replies: Sequence[str]) -> str:
-        """The first of the replies with the most frequent meaning; of equally frequent ones, the first."""
-        meanings = [self.codec.env.knowledge.meaning(reply) for reply in replies]
-        return replies[meanings.index(Counter(meanings).most_common(1)[0][0])]
-
-    def _nearest(self, question: Question) -> str | None:
+    def answer(self, question: Question) -> str | None:
         """By the cosine of TF-IDF vectors (Salton and Buckley 1988), words and pairs of words."""
         if not self.heard:
             return None
@@ -65,13 +92,14 @@ class Memory(Noted):
             from sklearn.feature_extraction.text import TfidfVectorizer
 
             vectorizer = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True)
-            asked = [Question(e.request, e.turns, e.call) for e in self.heard]
-            self._index = vectorizer, vectorizer.fit_transform(map(self._words, asked))
+            self._index = vectorizer, vectorizer.fit_transform(self.knowledge.words(e.question) for e in self.heard)
         vectorizer, matrix = self._index
-        likeness = (matrix @ vectorizer.transform([self._words(question)]).T).toarray()[:, 0]
-        nearest = (-likeness).argsort(kind="stable")[: NEIGHBOURS[self.recall]]
-        heard = list(self.heard)
-        return self._usual([heard[i].reply for i in nearest])
+        likeness = (matrix @ vectorizer.transform([self.knowledge.words(question)]).T).toarray()[:, 0]
+        nearest, heard = (-likeness).argsort(kind="stable")[: self.neighbours], list(self.heard)
+        return usual([heard[i].reply for i in nearest], self.knowledge)
 
-    def _words(self, question: Question) -> str:
-        return self.codec.env.knowledge.words(question)
+
+def usual(replies: Sequence[str], knowledge: Knowledge) -> str:
+    """The first of the replies with the most frequent meaning; of equally frequent ones, the earliest."""
+    meanings = [knowledge.meaning(reply) for reply in replies]
+    return replies[meanings.index(Counter(meanings).most_common(1)[0][0])]

@@ -32,6 +32,7 @@ class Plain:
     """
 
     source = "scout"  # who says what stands in the notes
+    rewarded = predicts = True
 
     def __init__(self, layout: AdapterLayout, codec: Codec | None = None, scouts: int = 0):
         self.layout, self.codec, self.scouts = layout, codec, scouts
@@ -86,6 +87,12 @@ class Plain:
         beginning, length = [*row.tokens, *codec.beginning(blank)], codec.blank_length(blank)
         (filled,) = yield [Prompt(beginning, POLICY, length, codec.end_id, 0.0)]
         return codec.env.knowledge.question(turns, codec.decode(filled.tokens))
+
+    def examples(self, row: Row, predict: str) -> list[Example]:
+        """The calls whose answers are learned. What was dreamt is no fact."""
+        if row.attempt.dreamt:
+            return []
+        return row.codec.examples(row.attempt.task.task_id, row.episode.request, row.episode.turns, predict)
 
     def hear(self, examples: Sequence[Example]) -> None:
         """Nothing is remembered."""

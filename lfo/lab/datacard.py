@@ -106,9 +106,9 @@ exists is a coincidence.
 
 ## How it was made
 
-`lfo generate --seed {seed}` (`lfo/envs/phone/world.py`, world seed {seed}). The same seed writes the same bytes.
-`checksums.json` holds the SHA-256 of every data file, which are checked when they are read. Every task was
-certified by an oracle: with a cooperative user it can be solved, in `optimal_steps` actions.
+`lfo generate --seed {seed} --circumstances {kinds}` (`lfo/envs/phone/world.py`, world seed {seed}). The same
+arguments write the same bytes. `checksums.json` holds the SHA-256 of every data file, which are checked when they are
+read. Every task was certified by an oracle: with a cooperative user it can be solved, in `optimal_steps` actions.
 
 ## Files
 
@@ -141,8 +141,8 @@ simulator (`lfo.envs.phone.phrasings.PHRASINGS`).
 
 typical: the requirements of `typical.json`. extra: one field more in every department, usually the industry's house
 field, and one circumstance that changes something else. different: other fields, other circumstances.
-Requests speak of {kinds} kinds of circumstances. The aim is 70 / 20 / 10; it is rounded within the known and the new half of every
-industry, which gives {shares}.
+The aim is 70 / 20 / 10; it is rounded within the known and the new half of every industry, which gives {shares}.
+Requests speak of {kinds} kinds of circumstances, each in about a third of them.
 
 ## Users
 

@@ -159,6 +159,7 @@ class ObservedCall:
 
     company_id: str
     department: str
+    circumstances: tuple[str, ...]  # of the request
     given: frozenset[str]
     asked: frozenset[str]
 
@@ -172,31 +173,34 @@ def observe_calls(world: World, count: int, seed: int = 0) -> list[ObservedCall]
     rng, tasks, out = random.Random(derive_seed("observe", seed)), world.split("train"), []
     while len(out) < count:
         episode = play_scripted(world, rng.choice(tasks), "random", seed=rng.randrange(2**31))
-        company = world.companies[episode.task.company_id]
+        task, company = episode.task, world.companies[episode.task.company_id]
         departments = {d.phone: d.name for d in company.departments}
         for turn in episode.turns if not episode.unavailable else ():
             if turn.tool == PHONE and turn.status in ("auth_failed", "success"):
                 arguments = turn.action.arguments
                 given = frozenset(arguments["auth_info"])
                 asked = requested_fields(json.loads(turn.observation)["message"]) - given  # given: a mismatch
-                out.append(ObservedCall(company.company_id, departments[arguments["phone_number"]], given, asked))
+                department = departments[arguments["phone_number"]]
+                out.append(ObservedCall(task.company_id, department, task.circumstances, given, asked))
     return out[:count]
 
 
 def predict_required(
     world: World, calls: Sequence[ObservedCall], departments: Sequence[tuple[str, str]]
 ) -> list[frozenset[str]]:
-    """The field set of each (company_id, department), by one decision tree per field on the calls.
+    """The field set of each (company_id, department) without any circumstance, by one decision tree per field.
 
-    Features: industry, department and company, one-hot. A call teaches about the fields that were not handed over.
+    Features: industry, department, company and circumstances, one-hot. A call teaches about the fields that were not
+    handed over.
     """
     industry = {c.company_id: c.industry for c in world.companies.values()}
 
-    def features(company_id: str, department: str) -> dict[str, str]:
-        return {"company": company_id, "department": department, "industry": industry[company_id]}
+    def features(company_id: str, department: str, circumstances: Sequence[str] = ()) -> dict[str, str | bool]:
+        about = {"company": company_id, "department": department, "industry": industry[company_id]}
+        return about | dict.fromkeys(circumstances, True)
 
     encoder = DictVectorizer(sparse=False)
-    known = encoder.fit_transform([features(c.company_id, c.department) for c in calls])
+    known = encoder.fit_transform([features(c.company_id, c.department, c.circumstances) for c in calls])
     wanted = encoder.transform([features(*key) for key in departments])
     predicted: list[set[str]] = [set() for _ in departments]
     for field in FIELDS:
@@ -211,9 +215,9 @@ def predict_required(
 def learnability(world: World, calls: Sequence[int] = LEARNING_CALLS, seeds: Sequence[int] = (0,)) -> list[dict]:
     """How well the first n random calls predict what an empty-handed call would be asked for, for every n.
 
-    Scored on the departments of known (validation) and new (test) companies that demand something and no
-    other call first, as in `PhoneKnowledge.examine`. accuracy: share with exactly the right field set, with its
-    Wilson interval. chance: the same for always answering the most frequent set. typical: the same for
+    The calls come in all circumstances; scored where there are none, on the departments of known (validation) and new
+    (test) companies that demand something and no other call first. accuracy: share with exactly the right field set,
+    with its Wilson interval. chance: the same for always answering the most frequent set. typical: the same for
     the world's typical requirements, what a perfect learner knows about a company it never called.
     """
     questions = {split: _askable(world, split) for split in ("validation", "test")}

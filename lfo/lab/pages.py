@@ -17,30 +17,27 @@ class PageError(ValueError):
     """A page or a table cannot be used; the message names it and the remedy."""
 
 
-# What README shows: row, arm and metric of summary.csv, what it is.
-ROWS = (
-    ("baseline", "baseline_320", "success_at_320", "DAPO on success alone, tuned for as many tasks"),
-    ("imagine", "imagine", "success_at_320", "the policy reads what the world model predicts"),
-    ("none", "none", "success_at_320", "the plain sum of both losses, which cannot reach the policy"),
-    ("placebo", "placebo", "success_at_320", "`imagine`, its world model taught with other calls' replies"),
-    ("told the truth", "imagine", "told_truth", "`imagine`'s policy, told what is really demanded"),
-)
+# What README shows: who says the notes, as summary.csv names it, and what that is.
+ROWS = {
+    "nothing": "DAPO on success alone, where the policy is trained",
+    "table": "replies that were heard, looked up: company, department and circumstances, else what is usual",
+    "nearest": "the reply to the most similar call so far",
+    "additive": "a classifier that is told what fields, industries and circumstances are",
+    "world model": "`imagine`: what the world model predicts",
+    "truth": "what would really be answered",
+}
 KNOWN, NEW = "validation", "test"
 
 # What docs/results.md shows: tables, each with what is to be said before it.
 TABLES = {
-    "04_headline": "Success at known and at new companies, levels 1 and 2, greedy; sampled tasks, dropped ones "
-    "included; median and 95% interval over the seeds (of fewer than five: their range).\n"
-    "[Notebook 04](../results/04_transfer_eval.ipynb) says what each arm is.",
-    "04_verdicts": "What that makes of the claims, the interval being that of the ratio:",
-    "04_controls": "Against the controls, seed by seed, the area under the learning curve. `lead` is the median "
-    "difference to the `rival` that comes closest:",
-    "04_told": "What bounds `imagine`: its policies told nothing, what their world models imagine, what such "
-    "departments usually demand\n(the most that can be known of a company that was never called), or the truth:",
-    "04_costs": "What each arm cost, in tokens of a sampled task:",
-    "05_verdicts": "Ablations, with a quarter of the tasks ([notebook 05](../results/05_lambda_ablation.ipynb)):",
-    "03_final_success": "What `make results` trains, by level, pooled over its seeds, with Wilson 95% intervals "
-    "([curves](../results/03_learning_curves.png)):",
+    "04_verdicts": "What becomes of the claims, which were written down before the worlds were opened. Adjusted p-values "
+    "(Holm) over the table; fewer than five runs decide nothing:",
+    "04_factorial": "Success, greedy, all levels; sampled tasks, dropped ones included; median and 95% interval of a "
+    "hierarchical bootstrap over worlds, runs, companies and tasks.\n"
+    "[Notebook 04](../notebooks/04_transfer_eval.ipynb) says what each arm is.",
+    "04_attempts": "Success within k attempts, and calls per success:",
+    "03_final_success": "What `make results` trains in world 0, where everything was developed, by level, pooled over "
+    "its seeds, with Wilson 95% intervals ([curves](../results/03_learning_curves.png)):",
 }
 
 
@@ -57,50 +54,39 @@ def read_table(path: Path) -> list[dict[str, str]]:
 
 def headline(results: Path) -> str:
     """README's rows and verdict; a row whose runs were not made is left out."""
-    found = {(r["arm"], r["metric"], r["split"]): r for r in read_table(results / "summary.csv")}
-    lines, seeds = ["| arm | what it is | known companies | new companies |", "|---|---|---|---|"], set()
-    for row, arm, metric, what in ROWS:
-        cells = [found.get((arm, metric, split)) for split in (KNOWN, NEW)]
-        if all(cells):
-            lines.append(f"| {row} | {what} | {' | '.join(_percent(cell) for cell in cells)} |")
-            seeds |= {cell["seeds"] for cell in cells}
-    if not seeds:
-        return "No arm was measured yet: `make notebooks`."
+    rows = [r for r in read_table(results / "summary.csv") if r["metric"] == "success" and r["world"] == "all"]
+    found = {(r["notes"], r["policy"], r["split"]): r for r in rows}
+    lines = [
+        "| notes by | what it is | policy frozen: known | new | trained: known | new |",
+        "|---|---|---|---|---|---|",
+    ]
+    for notes, what in ROWS.items():
+        cells = [found.get((notes, policy, split)) for policy in ("frozen", "trained") for split in (KNOWN, NEW)]
+        if any(cells):
+            lines.append(f"| {notes} | {what} | {' | '.join(map(_percent, cells))} |")
+    if not rows:
+        return "No arm was measured yet in these worlds: `make notebooks`."
+    runs = sorted({int(r["runs"]) for r in rows})
+    dials = f"{rows[0]['circumstances']} kinds of circumstances, replies with {rows[0]['replies']}"
     caption = (
-        "Success after 320 sampled tasks (dropped ones included), greedy, levels 1 and 2; "
-        f"median and 95% interval over {' to '.join(sorted(seeds, key=int))} seeds:"
+        f"Success, greedy, all levels ({dials}); median and 95% interval over {' to '.join(map(str, runs))} runs\n"
+        "in worlds that were opened once, at known and at new companies:"
     )
     return "\n\n".join(filter(None, (caption, "\n".join(lines), _verdict(results))))
 
 
-def _percent(row: Mapping[str, str]) -> str:
+def _percent(row: Mapping[str, str] | None) -> str:
     """Median and interval of a share, in percent."""
+    if row is None:
+        return ""
     median, low, high = (f"{100 * float(row[name]):.0f}" for name in ("median", "low", "high"))
     return f"{median}% [{low}, {high}]"
 
 
 def _verdict(results: Path) -> str:
-    """What was claimed and what became of it, in one sentence."""
-    aim = {row["claim"].partition(":")[0]: row["verdict"] for row in _said(results / "04_verdicts.csv", "(the aim)")}
-    better = {row["split"]: row["verdict"] for row in _said(results / "04_controls.csv", "every control")}
-    if len(aim) < 2 or len(better) < 2:
-        return ""
-    sooner, best = _places(aim["known companies"], aim["new companies"]), _places(better[KNOWN], better[NEW])
-    return (
-        "Verdict: the aim, five times fewer tasks to 70% than DAPO alone (its run of 800 tasks; by the median, the\n"
-        "interval from three), is "
-        f"{sooner};\nthat `imagine` is better than every control that was run is {best}."
-    )
-
-
-def _places(known: str, new: str) -> str:
-    if known == new:
-        return f"**{known}** at known and at new companies"
-    return f"**{known}** at known companies and **{new}** at new ones"
-
-
-def _said(path: Path, part: str) -> list[dict[str, str]]:
-    return [row for row in read_table(path) if part in row["claim"]]
+    """What was claimed and what became of it."""
+    rows = read_table(results / "04_verdicts.csv")
+    return "\n".join(f"- {row['claim']}: **{row['verdict']}**" for row in rows)
 
 
 # --- docs ------------------------------------------------------------------------------------

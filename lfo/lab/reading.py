@@ -14,13 +14,14 @@ import pandas as pd
 from lfo.lab.statistics import Arrival, Estimate, tasks_to_threshold
 from lfo.runs import RunError, RunFolder
 
-Runs = Mapping[str, Sequence[str | Path]]  # label -> run folders, one per seed
+Runs = Mapping[str, Sequence[str | Path]]  # label -> run folders, one per world and seed
+RUN = ("world", "seed")  # what tells the runs of an arm apart
 SPLIT_NAMES = {"validation": "known companies (validation)", "test": "new companies (test)"}
 PHRASING_NAMES = {False: "known", True: "held out"}
 
 
 def frame(runs: Runs, kind: str, needed: bool = False) -> pd.DataFrame:
-    """Rows of metrics of one kind of all runs, with columns `arm` and `seed`.
+    """Rows of metrics of one kind of all runs, with columns `arm`, `world` and `seed`.
 
     Raises:
         RunError: they are `needed`, and there is none; or something is no run folder.
@@ -28,7 +29,7 @@ def frame(runs: Runs, kind: str, needed: bool = False) -> pd.DataFrame:
     frames = []
     for arm, run in _folders(runs):
         rows = [row for row in run.metrics() if row["kind"] == kind]
-        frames.append(pd.json_normalize(rows).assign(arm=arm, seed=run.config.seed))
+        frames.append(pd.json_normalize(rows).assign(**_identity(arm, run)))
     if needed and not any(map(len, frames)):
         names = ", ".join(str(run.path) for _, run in _folders(runs))
         raise RunError(f"there are no '{kind}' rows yet in {names}; let the run go on, or start it again.")
@@ -44,11 +45,21 @@ def _folders(runs: Runs) -> Iterator[tuple[str, RunFolder]]:
     return ((arm, RunFolder(folder)) for arm, folders in runs.items() for folder in folders)
 
 
+def _identity(arm: str, run: RunFolder) -> dict:
+    config = run.config
+    return {"arm": arm, "world": config.env.world_seed, "seed": config.seed}
+
+
+def by_run(data: pd.DataFrame):
+    """The rows of each run of an arm; a table of one world may do without the column `world`."""
+    return data.groupby([name for name in RUN if name in data])
+
+
 # --- measurements ----------------------------------------------------------------------------
 
 
 def measurements(runs: Runs, file: str, remedy: str) -> pd.DataFrame:
-    """The table that a measurement left as `file` in every run folder, with columns `arm` and `seed`.
+    """The table that a measurement left as `file` in every run folder, with columns `arm`, `world` and `seed`.
 
     Raises:
         RunError: a run lacks it; the message names the remedy.
@@ -57,7 +68,7 @@ def measurements(runs: Runs, file: str, remedy: str) -> pd.DataFrame:
     for arm, run in _folders(runs):
         if not (run.path / file).exists():
             raise RunError(f"{run.path / file} is missing; {remedy}.")
-        frames.append(read_measurement(run, file).assign(arm=arm, seed=run.config.seed))
+        frames.append(read_measurement(run, file).assign(**_identity(arm, run)))
     return pd.concat(frames, ignore_index=True)
 
 
@@ -102,26 +113,26 @@ def cells(estimate: Estimate, name: str, prefix: str = "") -> dict[str, float]:
 
 
 def arrivals(success: pd.DataFrame, threshold: float) -> list[Arrival]:
-    """Tasks to `threshold` of every seed. `success`: rows of one arm, one split and one level."""
-    return [tasks_to_threshold(one["tasks"], one["success"], threshold) for _, one in success.groupby("seed")]
-
-
-def after(tasks: int, data: pd.DataFrame, name: str = "success") -> list[float]:
-    """`name` of every seed after so many sampled tasks, between two evaluations on the straight line."""
-    return [float(np.interp(tasks, one["tasks"], one[name])) for _, one in data.groupby("seed")]
+    """Tasks to `threshold` of every run. `success`: rows of one arm, one split and one level."""
+    return [tasks_to_threshold(one["tasks"], one["success"], threshold) for _, one in by_run(success)]
 
 
 def aligned(success: pd.DataFrame) -> pd.DataFrame:
-    """A column per seed, a row per evaluated number of tasks; a seed not evaluated there is interpolated linearly.
+    """A column per run, a row per evaluated number of tasks; a run not evaluated there is interpolated linearly.
 
-    `success`: rows of one arm, one split and one level. Refills let seeds be evaluated at different numbers of tasks.
+    `success`: rows of one arm, one split and one level. Refills let runs be evaluated at different numbers of tasks.
     """
-    grid = np.unique(success["tasks"])
-    grid = grid[grid <= success.groupby("seed")["tasks"].max().min()]  # no further than the shortest run
-    seeds = success.groupby("seed")
-    return pd.DataFrame({k: np.interp(grid, one["tasks"], one["success"]) for k, one in seeds}, index=grid)
+    grid, runs = np.unique(success["tasks"]), by_run(success)
+    grid = grid[grid <= runs["tasks"].max().min()]  # no further than the shortest run
+    columns = {run: np.interp(grid, one["tasks"], one["success"]) for run, one in runs}
+    return pd.DataFrame(columns, index=grid)
+
+
+def count_runs(data: pd.DataFrame) -> int:
+    return by_run(data).ngroups
 
 
 def seeds_of(data: pd.DataFrame) -> str:
-    count = data["seed"].nunique()
-    return "1 seed" if count == 1 else f"{count} seeds"
+    """How many runs there are, in words: of one world "3 seeds", of several "15 runs"."""
+    count, worlds = count_runs(data), data["world"].nunique() if "world" in data else 1
+    return f"{count} {'run' if worlds > 1 else 'seed'}{'' if count == 1 else 's'}"

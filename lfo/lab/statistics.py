@@ -1,10 +1,11 @@
-"""What numbers from a few seeds say: medians, ratios and correlations with intervals. Plain numbers in and out.
+"""What numbers from a few runs say: medians and correlations with intervals, verdicts. Plain numbers in and out.
 
-Knows nothing about files, runs or models. Intervals over seeds are percentile bootstraps (Efron and
+Knows nothing about files, runs or models. What resamples worlds, runs, companies and tasks is `lfo.lab.hierarchy`;
+here are numbers of which there is one per run. Their intervals are percentile bootstraps over the runs (Efron and
 Tibshirani 1993, chapter 13), as in Agarwal et al. 2021 (arXiv 2108.13264), and not BCa: its acceleration
 comes from the jackknife, which is inconsistent for medians and undefined where a value is infinite. With n
-seeds no interval for a median is wider than from the smallest to the largest value, which covers the true
-median with probability 1 - 2**(1 - n): 75% for three seeds, 94% for five. One seed has no interval (nan).
+runs no interval for a median is wider than from the smallest to the largest value, which covers the true
+median with probability 1 - 2**(1 - n): 75% for three runs, 94% for five. One run has no interval (nan).
 
 Tasks to a threshold are right-censored: a run that never arrives is known only to need more than its
 budget. Its median is that of the Kaplan-Meier estimate and may lie beyond the budget: infinity.
@@ -13,10 +14,9 @@ budget. Its median is that of the Kaplan-Meier estimate and may lie beyond the b
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 import warnings
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 import numpy as np
 from scipy import stats
@@ -28,7 +28,7 @@ ENOUGH_RUNS = 5  # fewer than these decide no hypothesis
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """A statistic of `n` seeds (pairs, runs) with its 95% interval; low and high are nan where n is 1."""
+    """A statistic of `n` runs with its 95% interval; low and high are nan where n is 1."""
 
     value: float
     low: float
@@ -36,26 +36,22 @@ class Estimate:
     n: int
 
 
-NOTHING = Estimate(math.nan, math.nan, math.nan, 0)  # of no seed at all
+NOTHING = Estimate(math.nan, math.nan, math.nan, 0)  # of no run at all
 
 
-def bootstrap_interval(
-    samples: Sequence[Sequence], statistic: Callable[..., float], paired: bool = False
-) -> tuple[float, float]:
-    """95% percentile interval of `statistic(*samples)`; always the same for the same samples.
+def bootstrap_interval(sample: Sequence, statistic: Callable[..., float]) -> tuple[float, float]:
+    """95% percentile interval of `statistic(sample)`; always the same for the same sample.
 
-    Unpaired samples are resampled independently of each other (stratified). Quantiles are values that
-    occurred, so that infinite ones are no obstacle; resamples without a value (nan) are left out. A
-    statistic that takes an `axis` is given all resamples at once.
+    Quantiles are values that occurred, so that infinite ones are no obstacle; resamples without a value (nan) are left
+    out. A statistic that takes an `axis` is given all resamples at once.
     """
-    arrays = [np.asarray(sample) for sample in samples]
-    if min(map(len, arrays)) < 2:
+    if len(sample) < 2:
         return np.nan, np.nan
     rng = np.random.default_rng(0)
     with np.errstate(invalid="ignore"), warnings.catch_warnings():  # of scipy's own interval, which is not used
         warnings.simplefilter("ignore", stats.DegenerateDataWarning)
         draws = stats.bootstrap(
-            arrays, statistic, paired=paired, n_resamples=RESAMPLES, method="percentile", rng=rng
+            [np.asarray(sample)], statistic, n_resamples=RESAMPLES, method="percentile", rng=rng
         ).bootstrap_distribution
     draws = draws[~np.isnan(draws)]
     if not len(draws):
@@ -84,38 +80,14 @@ def calibration_error(confidence: Sequence[float], right: Sequence[bool]) -> flo
     return float(sum(abs(right[b].mean() - confidence[b].mean()) * b.mean() for b in bins))
 
 
-# --- over seeds ------------------------------------------------------------------------------
+# --- over runs -------------------------------------------------------------------------------
 
 
 def median(values: Sequence[float]) -> Estimate:
-    """Median over the seeds; `NOTHING` where there is none."""
+    """Median over the runs; `NOTHING` where there is none."""
     if not len(values):
         return NOTHING
-    return Estimate(float(np.median(values)), *bootstrap_interval([values], np.median), len(values))
-
-
-def interquartile_mean(strata: Sequence[Sequence[float]]) -> Estimate:
-    """Mean of the middle half of all scores (arXiv 2108.13264, section 4.3); `n`: seeds of the smallest stratum.
-
-    strata: the seeds' scores, one sequence per kind of task (level, split), each resampled by itself.
-    """
-
-    def middle(*parts, axis=-1):
-        return stats.trim_mean(np.concatenate(parts, axis), 0.25, axis)
-
-    return Estimate(float(middle(*strata)), *bootstrap_interval(strata, middle), min(map(len, strata)))
-
-
-def paired_difference(ours: Mapping[Hashable, float], baseline: Mapping[Hashable, float]) -> Estimate:
-    """Median of ours - baseline over the seeds that both have: the same seed is the same stream of tasks.
-
-    Raises:
-        ValueError: no seed is common to both.
-    """
-    common = [seed for seed in ours if seed in baseline]
-    if not common:
-        raise ValueError("the two arms have no seed in common; train both with the same seeds to pair them.")
-    return median([ours[seed] - baseline[seed] for seed in common])
+    return Estimate(float(np.median(values)), *bootstrap_interval(values, np.median), len(values))
 
 
 def spearman(x: Sequence[float], y: Sequence[float], runs: Sequence[Hashable]) -> Estimate:
@@ -133,7 +105,7 @@ def spearman(x: Sequence[float], y: Sequence[float], runs: Sequence[Hashable]) -
         return float(np.corrcoef(stats.rankdata(x[index]), stats.rankdata(y[index]))[0, 1])
 
     everything = np.arange(len(members))
-    return Estimate(correlation(everything), *bootstrap_interval([everything], correlation), len(members))
+    return Estimate(correlation(everything), *bootstrap_interval(everything, correlation), len(members))
 
 
 # --- verdicts --------------------------------------------------------------------------------
@@ -141,20 +113,15 @@ def spearman(x: Sequence[float], y: Sequence[float], runs: Sequence[Hashable]) -
 SUPPORTED, REFUTED, UNDECIDED = "supported", "refuted", "undecided"
 
 
-def verdict(estimate: Estimate | Speedup, bar: float = 0.0) -> str:
-    """What the interval says about a hypothesis that predicts a value above `bar`: all of it must lie on one side."""
-    return decided(estimate, supported=estimate.low > bar, refuted=estimate.high < bar)
+def verdict(estimate: Estimate, bar: float = 0.0) -> str:
+    """What the interval says about a hypothesis that predicts a value above `bar`: all of it must lie on one side.
 
-
-def decided(estimate: Estimate | Speedup, supported: bool, refuted: bool, enough: int = ENOUGH_RUNS) -> str:
-    """The verdict on a hypothesis for which `estimate` speaks, or speaks against it.
-
-    Fewer than `enough` runs decide nothing, since their interval is too narrow: the signs of n runs all agree by
-    chance with probability 2**(1 - n), 1 in 4 for three runs and 1 in 16 for five.
+    Fewer than `ENOUGH_RUNS` decide nothing, since their interval is too narrow: the signs of n runs all agree by chance
+    with probability 2**(1 - n), 1 in 4 for three runs and 1 in 16 for five.
     """
-    if estimate.n < enough:
+    if estimate.n < ENOUGH_RUNS:
         return UNDECIDED
-    return SUPPORTED if supported else REFUTED if refuted else UNDECIDED
+    return SUPPORTED if estimate.low > bar else REFUTED if estimate.high < bar else UNDECIDED
 
 
 def together(verdicts: Sequence[str]) -> str:
@@ -165,6 +132,20 @@ def together(verdicts: Sequence[str]) -> str:
 
 
 # --- tasks to a threshold --------------------------------------------------------------------
+
+ROUNDING = 1e-9  # what is this close to a threshold is there
+
+
+def arrival(tasks: Sequence[float], success: Sequence, threshold: float) -> np.ndarray:
+    """Sampled tasks until the first of two evaluations in a row at or above the threshold; infinity if there is none.
+
+    tasks: (E,) in order; success: (E,), or (E, ...) for several at once. The last evaluation counts by itself: nothing
+    comes after it. The spacing of evaluations is the resolution.
+    """
+    above = np.asarray(success, dtype=float) >= threshold - ROUNDING
+    stays = above & np.concatenate([above[1:], np.ones_like(above[:1])])
+    first = np.asarray(tasks, dtype=float)[stays.argmax(axis=0)]
+    return np.where(stays.any(axis=0), first, math.inf)[()]
 
 
 @dataclasses.dataclass(frozen=True, order=True)
@@ -181,12 +162,9 @@ class Arrival:
 
 
 def tasks_to_threshold(tasks: Sequence[float], success: Sequence[float], threshold: float) -> Arrival:
-    """The first evaluation of one run with success >= threshold, or its last evaluation, censored.
-
-    tasks: sampled tasks at each evaluation, dropped ones included; the spacing of evaluations is the resolution.
-    """
-    reached = [t for t, s in zip(tasks, success, strict=True) if s >= threshold]
-    return Arrival(float(min(reached)), True) if reached else Arrival(float(max(tasks)), False)
+    """The `arrival` of one run, or its last evaluation, censored."""
+    found = float(arrival(tasks, success, threshold))
+    return Arrival(found, True) if math.isfinite(found) else Arrival(float(max(tasks)), False)
 
 
 def kaplan_meier_median(runs: Sequence[Arrival]) -> float:
@@ -195,64 +173,8 @@ def kaplan_meier_median(runs: Sequence[Arrival]) -> float:
     Where exactly half arrive between two times it is their middle, as for uncensored numbers: half of two is not enough
     if the other never arrives.
     """
-    return _kaplan_meier_median(tuple(sorted(runs)))
-
-
-@functools.lru_cache(maxsize=2**16)  # few seeds have few different resamples
-def _kaplan_meier_median(runs: tuple[Arrival, ...]) -> float:
     censored = stats.CensoredData.right_censored([r.tasks for r in runs], [not r.reached for r in runs])
     curve = stats.ecdf(censored).sf
     times, alive = np.append(curve.quantiles, np.inf), np.append(curve.probabilities, 0.0)
     reaches, passes = np.argmax(alive < 0.5 + 1e-9), np.argmax(alive < 0.5 - 1e-9)
     return float((times[reaches] + times[passes]) / 2)
-
-
-def median_tasks(runs: Sequence[Arrival]) -> Estimate:
-    """Kaplan-Meier median with its interval; infinite entries lie beyond the budget."""
-    seeds = np.arange(len(runs))
-    interval = bootstrap_interval([seeds], lambda chosen: kaplan_meier_median([runs[i] for i in chosen]))
-    return Estimate(kaplan_meier_median(runs), *interval, len(runs))
-
-
-@dataclasses.dataclass(frozen=True)
-class Speedup:
-    """How many times fewer tasks: baseline median / our median, over `n` seeds (of the arm that has fewer).
-
-    value: infinite where the baseline never arrives, 0 where we do not, nan where neither does.
-    at_least: the same with every run of the baseline that never arrives put at its budget - a lower bound.
-    low, high: 95% interval. A median that lies beyond a budget stretches it: down to `at_least` of that
-    resample, or up to what our own budget allows. "At least k-fold" is claimed from `low`.
-    """
-
-    value: float
-    at_least: float
-    low: float
-    high: float
-    n: int
-
-
-def speedup(baseline: Sequence[Arrival], ours: Sequence[Arrival]) -> Speedup:
-    """Ratio of tasks to a threshold; the seeds of the two arms are resampled independently."""
-
-    def bounds(chosen_baseline, chosen_ours) -> tuple[float, float]:
-        slow, least_slow = _median_and_floor([baseline[i] for i in chosen_baseline])
-        fast, least_fast = _median_and_floor([ours[i] for i in chosen_ours])
-        return _ratio(least_slow, fast), _ratio(slow, least_fast)
-
-    seeds = np.arange(len(baseline)), np.arange(len(ours))
-    low, _ = bootstrap_interval(seeds, lambda a, b: bounds(a, b)[0])
-    _, high = bootstrap_interval(seeds, lambda a, b: bounds(a, b)[1])
-    value = _ratio(kaplan_meier_median(baseline), kaplan_meier_median(ours))
-    return Speedup(value, bounds(*seeds)[0], low, high, min(map(len, seeds)))
-
-
-def _median_and_floor(runs: Sequence[Arrival]) -> tuple[float, float]:
-    """Median tasks, and what they are at least: where the median lies beyond the budget, that of the tasks given."""
-    middle = kaplan_meier_median(runs)
-    return middle, middle if np.isfinite(middle) else float(np.median([r.tasks for r in runs]))
-
-
-def _ratio(numerator: float, denominator: float) -> float:
-    """numerator / denominator, nan for inf / inf and 0 / 0."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return float(np.float64(numerator) / denominator)

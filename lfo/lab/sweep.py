@@ -23,7 +23,7 @@ from lfo.config import ConfigError, RunConfig, as_dict, load_config, read_yaml
 from lfo.runs import RunFolder
 
 POLL_SECONDS = 1.0
-GRID_KEYS = {"config", "seeds", "fixed", "grid", "arms"}
+GRID_KEYS = {"config", "seeds", "worlds", "fixed", "grid", "arms"}
 THREADS = "1"  # per run
 
 
@@ -32,7 +32,8 @@ def read_grid(path: str | Path, out: str | Path) -> dict[Path, RunConfig]:
 
     The file names a `config`, `seeds`, settings that are `fixed` for all runs and either a `grid` of lists or
     `arms`, each a name and its settings, all by dotted name. An arm's settings win over the fixed ones, and it may
-    name a `config` of its own. Arms are trained in ``<out>/<arm>/seed<k>``, every arm's first seed first.
+    name a `config` of its own. Arms are trained in ``<out>/<arm>/seed<k>``, or with several `worlds` (their seeds) in
+    ``<out>/<arm>/world<w>-seed<k>``; every arm's first seed first.
 
     Raises:
         ConfigError: the file, or a setting in it, does not fit.
@@ -63,10 +64,13 @@ def _arms(path: Path, data: dict, out: Path) -> dict[Path, RunConfig]:
     arms, runs = data["arms"], {}
     if "grid" in data or not isinstance(arms, dict) or not all(isinstance(v or {}, dict) for v in arms.values()):
         raise ConfigError(f"'arms' in {path} must give every arm a mapping of settings; there is no 'grid' then.")
-    for seed in data.get("seeds", [0]):
+    worlds = data.get("worlds", [None])
+    for seed, world in itertools.product(data.get("seeds", [0]), worlds):
         for name, own in arms.items():
             settings = {"config": data["config"]} | data.get("fixed", {}) | (own or {}) | {"name": name, "seed": seed}
-            runs[out / name / f"seed{seed}"] = load_config(settings.pop("config"), **settings)
+            settings |= {} if world is None else {"env.world_seed": world}
+            folder = f"seed{seed}" if world is None else f"world{world}-seed{seed}"
+            runs[out / name / folder] = load_config(settings.pop("config"), **settings)
     return runs
 
 

@@ -15,6 +15,7 @@ from lfo.types import Example, Record, Rollout, from_json, to_json
 
 FIRST = 0.25  # share of the task budget from which the world model alone learns; `world_first` only
 POLICY_EVERY = 4  # steps between the policy's turns; `hierarchical` only
+MODEL_EVERY = 5  # steps between the world model's turns; `policy_leads` only
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +34,8 @@ def turns(w: WorldModelConfig | None, step: int, tasks: int, budget: int) -> Tur
     joint: both in every step. alternating: the policy in the first step and every other one, the world model in those
     between. world_first: the world model alone until a quarter of the budget was sampled. hierarchical: the world model
     in every step and the policy in every fourth, so that the model has followed before the policy moves again
-    (Rajeswaran et al. 2020, arXiv 2004.07804, where the policy leads).
+    (Rajeswaran et al. 2020, arXiv 2004.07804, where the policy leads). policy_leads: the other way round, the policy in
+    every step and the world model in every fifth, with the replay updates of all five.
     """
     if w is None:
         return Turns(True, False, 0)
@@ -44,6 +46,8 @@ def turns(w: WorldModelConfig | None, step: int, tasks: int, budget: int) -> Tur
         return Turns(not alone, True, w.updates, skips=alone)
     if w.schedule == "hierarchical":
         return Turns((step + 1) % POLICY_EVERY == 0, True, w.updates)
+    if w.schedule == "policy_leads":
+        return Turns(True, (step + 1) % MODEL_EVERY == 0, MODEL_EVERY * w.updates)
     return Turns(True, True, w.updates)
 
 

@@ -16,7 +16,7 @@ from lfo.config import RolloutConfig, derive_seed
 from lfo.protocols import Coupling, Engine, Responder, Script
 from lfo.rollout.engine import Completion, Prompt
 from lfo.text.codec import Codec
-from lfo.types import Action, Attempt, Role, Rollout
+from lfo.types import Action, Attempt, Example, Role, Rollout
 
 POLICY = "policy"  # the adapter that acts
 
@@ -61,11 +61,9 @@ class Row:
         if len(self.tokens) >= budget:
             self.episode.cut()
 
-    def finish(self, predict: str | None) -> Rollout:
-        """The rollout, with world-model examples of the calls that `predict` names."""
-        episode, attempt, examples = self.episode, self.attempt, []
-        if predict and not attempt.dreamt:  # what was dreamt is no fact
-            examples = self.codec.examples(attempt.task.task_id, episode.request, episode.turns, predict)
+    def finish(self, examples: list[Example]) -> Rollout:
+        """The rollout, with what can be learned from what was heard in it."""
+        episode, attempt = self.episode, self.attempt
         return Rollout(
             task_id=attempt.task.task_id,
             group=attempt.group,
@@ -238,7 +236,7 @@ class _Table:
 
     def _leave(self, number: int) -> None:
         row, group, _ = self.rows[number]
-        group.done[number] = row.finish(self.predict)
+        group.done[number] = row.finish(self.coupling.examples(row, self.predict) if self.predict else [])
         del self.rows[number]
         row.episode.close()
         self.engine.end_session(number)

@@ -102,9 +102,8 @@ class ChatCodec(Codec):
         return self.encode(_without(rest, self.decode([self.end_id])))
 
     def note(self, source: str, reply: Sequence[int]) -> list[int]:
-        before, after = self._note
-        body = [i for i in reply if i != self.reply_end_id]
-        return [*self.encode(before.replace(_SOURCE, source)), *body, *self.encode(after)]
+        before, after = (self.encode(part.replace(_SOURCE, source)) for part in self._note)
+        return [*before, *(i for i in reply if i != self.reply_end_id), *after]
 
     def action_text(self, ids: Sequence[int]) -> str:
         """The message's first tool call in the form of `parse_action`; cut off before a call it is malformed."""

@@ -29,7 +29,7 @@ from transformers import PreTrainedTokenizerBase
 
 from lfo.envs.base import parse_action, written
 from lfo.protocols import Blank, Environment, Question
-from lfo.types import Action, Encoded, Example, Turn
+from lfo.types import Action, Call, Encoded, Example, Turn
 
 SPECIAL_TOKENS = tuple(
     "<|pad|> <|task|> <|/task|> <|tool|> <|args|> <|end|> <|obs|> <|/obs|> <|note|> <|/note|> "
@@ -103,8 +103,7 @@ class Codec:
         """State before a call, the call, and the opening of the reply; at most STATE_TOKENS of state."""
         call = written(asked.call)
         if self.in_passing:
-            past = [f"<|tool|>{written(turn.action)}<|end|><|obs|>{turn.observation}<|/obs|>" for turn in asked.turns]
-            return self.encode(f"<|task|>{asked.request}<|/task|>{''.join(past)}<|tool|>{call}<|end|><|obs|>")
+            return self.encode(f"{_past(asked.request, asked.turns)}<|tool|>{call}<|end|><|obs|>")
         return self.encode(f"{self.state(asked)}<|action|>{call}<|/action|><|predict_csr|><|csr|>")
 
     def state(self, asked: Question) -> str:
@@ -125,6 +124,11 @@ class Codec:
     def encoded(self, asked: Question, reply: str) -> Encoded:
         return Encoded(tuple(self.question(asked)), tuple(self.reply(reply)))
 
+    def acted(self, request: str, turns: Sequence[Turn], call: Call) -> Encoded:
+        """An action as the policy says it, after these turns."""
+        context = self.encode(f"{_past(request, turns)}<|tool|>")
+        return Encoded(tuple(context), (*self.encode(written(call)), self.end_id))
+
     def examples(self, task_id: str, request: str, turns: Sequence[Turn], predict: str) -> list[Example]:
         """World-model examples from the turns of one rollout; `predict` is a key of `Knowledge.learned`."""
         tools = self.env.knowledge.learned[predict]
@@ -137,3 +141,9 @@ class Codec:
                     Example(task_id, turn.action, turn.observation, turn.status, encoded, request, asked.turns)
                 )
         return found
+
+
+def _past(request: str, turns: Sequence[Turn]) -> str:
+    """An episode as the policy reads it, its calls as they are usually written."""
+    said = (f"<|tool|>{written(turn.action)}<|end|><|obs|>{turn.observation}<|/obs|>" for turn in turns)
+    return f"<|task|>{request}<|/task|>{''.join(said)}"

@@ -1,4 +1,4 @@
-"""imagine: the policy is asked, the world model answers, the answer is noted once; scouts ask for real."""
+"""imagine: the policy is asked, the world model answers, the answer is noted in its place; scouts ask for real."""
 
 from __future__ import annotations
 
@@ -6,95 +6,55 @@ import itertools
 import json
 
 import pytest
+from calling import BILLING, CALL, FORM, REPLY, SALES, SEARCH, UNKNOWN, notes_of, playing
 from scripted import Scripted, by_turn, spans
 
-from lfo.config import ModelConfig, RolloutConfig, WorldModelConfig
+from lfo.config import ModelConfig, RolloutConfig
 from lfo.couplings import Imagine, alone
-from lfo.couplings.imagine import without
+from lfo.couplings.noted import without
+from lfo.couplings.plain import BOTH
 from lfo.envs.base import parse_action, written
 from lfo.envs.phone import PhoneEnvironment
-from lfo.envs.phone.tools import TOOLS, form, phone_call, search
+from lfo.envs.phone.tools import TOOLS, phone_call
 from lfo.protocols import Question
 from lfo.rollout.play import play
 from lfo.text import load_codec
-from lfo.text.base import load_tokenizer
-from lfo.text.codec import Codec
-from lfo.types import Attempt, Role, Sample, StopReason
+from lfo.types import Role, Sample, StopReason
 
-SEARCH, UNKNOWN = written(search("Harbor Bank")), written(search("Nobody Knows"))
-FORM = written(form(["account_number", "billing_zip"]))
-BILLING = phone_call("800-555-0003")
-CALL = written(BILLING)
-REPLY = '{"status": "auth_failed", "message": "Billing. I need your account number."}'
-
-
-@pytest.fixture(scope="module")
-def codec(base_path, tiny) -> Codec:
-    return Codec(load_tokenizer(base_path), PhoneEnvironment(tiny))
+NOTE = f"world model: {REPLY}"
 
 
 @pytest.fixture
-def attempt(tiny):
-    """attempt(task_id): a rollout in the small world."""
-
-    def make(task_id: str, group: int = 0, scout: bool = False) -> Attempt:
-        return Attempt(next(t for t in tiny.tasks if t.task_id == task_id), group, 0, scout)
-
-    return make
+def imagine(bank) -> Imagine:
+    return Imagine(BOTH, bank)
 
 
-def imagining(*actions: str, number: str = "800-555-0003", reply: str = REPLY):
-    """A policy that plays `actions` and means to call `number`, and a world model that says `reply`."""
-
-    def answer(text: str, prompt) -> str:
-        if prompt.adapter == "world_model":
-            return reply
-        if text.endswith('"phone_number": "'):
-            return f'{number}", "auth_info": {{}}}}'
-        return by_turn(*actions)(text, prompt)
-
-    return answer
-
-
-@pytest.fixture
-def scripted(codec):
-    """scripted(answer, attempts): (rollouts of one group, the engine that was asked)."""
-
-    def run(answer, attempts, coupling=None, late=(), **rollout):
-        engine = Scripted(codec, answer, late)
-        coupling = coupling or Imagine(WorldModelConfig(), codec)
-        return play(engine, codec, [[attempts]], coupling, RolloutConfig(**rollout), 5, "phone"), engine
-
-    return run
-
-
-def notes_of(row, codec) -> list[str]:
-    return [text for text, role in spans(row, codec) if role is Role.IMAGINED]
-
-
-def test_one_note_between_directory_and_form(scripted, codec, attempt):
-    (row,), _ = scripted(imagining(SEARCH, FORM, CALL, ""), [attempt("bill")])
-    texts = [text for text, _ in spans(row, codec)]
-    where = texts.index(f"<|imagine|>{REPLY}<|/imagine|>")
-    assert notes_of(row, codec) == [texts[where]]
+def test_one_note_between_directory_and_form(scripted, imagine, bank, attempt):
+    (row,), _ = scripted(imagine, playing(SEARCH, FORM, CALL, ""), [attempt("bill")])
+    texts = [text for text, _ in spans(row, bank)]
+    where = texts.index(f"<|note|>{NOTE}<|/note|>")
+    assert notes_of(row, bank) == [NOTE]
     assert texts[where - 1] == f"<|obs|>{row.turns[0].observation}<|/obs|>"
     assert texts[where + 1 : where + 3] == ["<|tool|>", f"{FORM}<|end|>"]
     assert [t.tool for t in row.turns] == ["search_company", "auth_info_form", "make_phone_call", ""]
     assert [e.status for e in row.examples] == ["auth_failed"]  # what was imagined is no example
 
 
-def test_what_is_asked_before_imagining(scripted, codec, attempt):
+def test_what_is_asked_before_imagining(scripted, imagine, bank, attempt):
     """First the policy, greedily, for a number; then the world model for the answer to an empty-handed call."""
-    (row,), engine = scripted(imagining(SEARCH, ""), [attempt("bill")])
-    _, intent, question, _ = engine.prompts
+    (row,), engine = scripted(imagine, playing(SEARCH, ""), [attempt("bill")])
+    _, intent, question, again, _ = engine.prompts
+    begun = '<|tool|>make_phone_call<|args|>{"phone_number": "'
     directory = f"<|obs|>{row.turns[0].observation}<|/obs|>"
-    assert (intent.adapter, intent.temperature, intent.session, intent.stop) == ("policy", 0.0, None, codec.end_id)
-    assert codec.decode(intent.tokens).endswith(f'{directory}<|tool|>make_phone_call<|args|>{{"phone_number": "')
-    assert intent.max_new == len(codec.encode("800-555-0003")) + 1
+    for asked in (intent, again):
+        assert (asked.adapter, asked.temperature, asked.session, asked.stop) == ("policy", 0.0, None, bank.end_id)
+        assert asked.max_new == len(bank.encode(BILLING)) + 1
+    assert bank.decode(intent.tokens).endswith(f"{directory}{begun}")
+    assert bank.decode(again.tokens).endswith(f"{directory}<|note|>{NOTE}<|/note|>{begun}")  # what comes then?
     assert (question.adapter, question.temperature, question.session) == ("world_model", 0.0, None)
-    assert question.stop == codec.reply_end_id
+    assert question.stop == bank.reply_end_id
     request = attempt("bill").task.request
-    assert question.tokens == codec.question(Question(request, tuple(row.turns[:1]), BILLING))
+    assert question.tokens == bank.question(Question(request, tuple(row.turns[:1]), phone_call(BILLING)))
 
 
 def test_a_chat_is_played_and_imagined_alike(chat_path, tiny, attempt):
@@ -106,7 +66,7 @@ def test_a_chat_is_played_and_imagined_alike(chat_path, tiny, attempt):
         if prompt.adapter == "world_model":
             return REPLY
         if text.endswith('"phone_number": "'):
-            return '800-555-0003"'
+            return f'{BILLING}"'
         turn = text.count("<tool_response>")
         if turn == 3:
             return "Billing wants more than I was given. Goodbye."
@@ -114,67 +74,70 @@ def test_a_chat_is_played_and_imagined_alike(chat_path, tiny, attempt):
         return f"<tool_call>\n{json.dumps({'name': action.tool, 'arguments': action.arguments})}\n</tool_call>"
 
     rollout = RolloutConfig(max_action_tokens=400, max_tokens=4000)
-    coupling = Imagine(WorldModelConfig(), chat)
-    (row,) = play(Scripted(chat, answer), chat, [[[attempt("bill")]]], coupling, rollout, 0, "phone")
+    (row,) = play(Scripted(chat, answer), chat, [[[attempt("bill")]]], Imagine(BOTH, chat), rollout, 0, "phone")
     assert [written(turn.action) for turn in row.turns] == [SEARCH, FORM, CALL, ""]
     assert row.stop is StopReason.AGENT_STOPPED
     *calls, goodbye = [text for text, role in spans(row, chat) if role is Role.ACTION]
     assert all(text.startswith("<tool_call>") and text.endswith("</tool_call><|im_end|>") for text in calls)
     assert goodbye.endswith("Goodbye.<|im_end|>")
-    hint = env.knowledge.hint.format(reply=REPLY)
-    assert notes_of(row, chat) == [f"<|im_start|>user\n{hint}<|im_end|>\n"]
+    hint = env.knowledge.hint.format(source="world model", reply=REPLY)
+    notes = [text for text, role in spans(row, chat) if role is Role.NOTE]
+    assert notes == [f"<|im_start|>user\n{hint}<|im_end|>\n"]
     (example,) = row.examples
     assert chat.reply_text(example.encoded.reply) == row.turns[2].observation
 
 
-def test_rows_without_a_directory_imagine_nothing(scripted, codec, attempt):
-    (row,), engine = scripted(imagining(UNKNOWN, FORM, CALL, ""), [attempt("bill")])
-    assert notes_of(row, codec) == [] and {p.adapter for p in engine.prompts} == {"policy"}
-    (row,), _ = scripted(imagining(UNKNOWN, SEARCH, FORM, ""), [attempt("bill")])
-    assert len(notes_of(row, codec)) == 1  # as soon as there is one
-    texts = [text for text, _ in spans(row, codec)]
-    assert SEARCH in texts[texts.index(notes_of(row, codec)[0]) - 2]
+def test_rows_without_a_directory_imagine_nothing(scripted, imagine, bank, attempt):
+    (row,), engine = scripted(imagine, playing(UNKNOWN, FORM, CALL, ""), [attempt("bill")])
+    assert notes_of(row, bank) == [] and {p.adapter for p in engine.prompts} == {"policy"}
+    (row,), _ = scripted(imagine, playing(UNKNOWN, SEARCH, FORM, ""), [attempt("bill")])
+    assert notes_of(row, bank) == [NOTE]  # as soon as there is one
+    texts = [text for text, _ in spans(row, bank)]
+    assert SEARCH in texts[texts.index(f"<|note|>{NOTE}<|/note|>") - 2]
 
 
-def test_a_number_that_is_not_listed_is_not_imagined(scripted, codec, attempt):
-    (row,), engine = scripted(imagining(SEARCH, SEARCH, "", number="800-555-9999"), [attempt("bill")])
-    assert notes_of(row, codec) == []
+def test_a_number_that_is_not_listed_is_not_imagined(scripted, imagine, bank, attempt):
+    (row,), engine = scripted(imagine, playing(SEARCH, SEARCH, "", means=["800-555-9999"]), [attempt("bill")])
+    assert notes_of(row, bank) == []
     assert [p.adapter for p in engine.prompts] == ["policy"] * 4  # and it is asked for only once
 
 
-def test_the_first_attempts_of_a_group_are_scouts(codec, attempt):
+def test_the_first_attempts_of_a_group_are_scouts(bank, attempt):
     task = attempt("bill").task
-    (wave,) = Imagine(WorldModelConfig(scouts=2), codec).waves(task, 3, 7, 4)
+    (wave,) = Imagine(BOTH, bank, scouts=2).waves(task, 3, 7, 4)
     assert [(a.scout, a.group, a.seed, a.task) for a in wave] == [(i < 2, 3, 7, task) for i in range(4)]
 
 
-def test_a_scout_makes_the_intended_call_and_ends(scripted, codec, attempt):
+def test_a_scout_makes_the_intended_call_and_ends(scripted, imagine, bank, attempt):
+    """The others imagine what it asks for real. What it heard stands where their notes do, for it to go on from."""
     attempts = [attempt("bill", scout=True), attempt("bill")]
-    (row, other), engine = scripted(imagining(SEARCH, FORM, CALL, ""), attempts)
+    (row, other), engine = scripted(imagine, playing(SEARCH, FORM, CALL, ""), attempts)
     assert [t.tool for t in row.turns] == ["search_company", "make_phone_call", ""] and row.scout and not row.success
-    assert row.turns[1].action == BILLING
+    assert row.turns[1].action == phone_call(BILLING)
     (example,) = row.examples
-    assert example.status == "auth_failed" and example.call == BILLING
+    assert example.status == "auth_failed" and example.call == phone_call(BILLING)
     assert "account number" in example.reply and "billing ZIP" in example.reply
-    assert Role.IMAGINED not in row.roles
-    assert not other.scout and len(other.turns) == 4 and Role.IMAGINED in other.roles
-    intentions = [p for p in engine.prompts if p.adapter == "policy" and p.session is None]
-    assert len(intentions) == 1  # asked once for the group
+    assert notes_of(row, bank) == [f"world model: {example.reply}"] and notes_of(other, bank) == [NOTE]
+    assert not other.scout and len(other.turns) == 4
+    intentions = [bank.decode(p.tokens) for p in engine.prompts if p.adapter == "policy" and p.session is None]
+    assert sum("<|note|>" not in text for text in intentions) == 1  # asked once for the group
+    assert len(intentions) == 3  # and then each after its own note
 
 
-def test_a_scout_whose_call_serves_has_ended(scripted, attempt):
+def test_a_scout_whose_call_serves_has_ended(scripted, imagine, attempt):
     """Sales demands nothing: the call succeeds with empty hands, and nothing is done after it."""
-    (row,), _ = scripted(imagining(SEARCH, number="800-555-0005"), [attempt("offer", scout=True)])
+    (row,), _ = scripted(imagine, playing(SEARCH, means=[SALES]), [attempt("offer", scout=True)])
     assert row.success and [t.tool for t in row.turns] == ["search_company", "make_phone_call"]
 
 
-def test_a_scout_without_an_intention_asks_nobody(scripted, attempt):
-    (row,), _ = scripted(imagining(SEARCH, FORM, number="800-555-9999"), [attempt("bill", scout=True)])
+def test_a_scout_without_an_intention_asks_nobody(scripted, imagine, attempt):
+    answer = playing(SEARCH, FORM, means=["800-555-9999"])
+    (row,), _ = scripted(imagine, answer, [attempt("bill", scout=True)])
     assert [t.tool for t in row.turns] == ["search_company", ""] and row.examples == []
 
 
 @pytest.mark.parametrize("late", [(), (0,)])
-def test_rows_that_read_the_same_note_the_same(codec, attempt, late):
+def test_rows_that_read_the_same_note_the_same(imagine, bank, attempt, late):
     """They are asked once for all of them; whoever looks a company up in another way has asked for itself."""
     asked = itertools.count(1)
 
@@ -182,32 +145,31 @@ def test_rows_that_read_the_same_note_the_same(codec, attempt, late):
         if prompt.adapter == "world_model":
             return f'{{"status": "auth_failed", "message": "Billing. Reply {next(asked)}."}}'
         if text.endswith('"phone_number": "'):
-            return '800-555-0003"'
+            return f'{BILLING}"'
         other = prompt.session == 1  # which looks up nobody at first
         return by_turn(UNKNOWN if other else SEARCH, SEARCH, FORM, "")(text, prompt)
 
-    engine = Scripted(codec, answer, late)
+    engine = Scripted(bank, answer, late)
     groups = [[[attempt("bill", g) for _ in range(3)]] for g in range(2)]
-    rows = play(engine, codec, groups, Imagine(WorldModelConfig(), codec), RolloutConfig(), 0)
-    notes = [notes_of(row, codec) for row in rows]
+    rows = play(engine, bank, groups, imagine, RolloutConfig(), 0)
+    notes = [notes_of(row, bank) for row in rows]
     assert all(len(n) == 1 for n in notes)
     assert notes[0] == notes[2] == notes[3] == notes[4] == notes[5] != notes[1]
     assert sum(p.adapter == "world_model" for p in engine.prompts) == 2
 
 
-def test_unaided_the_policy_is_told_nothing(scripted, codec, attempt):
-    unaided = alone(Imagine(WorldModelConfig(), codec))
-    (row,), engine = scripted(imagining(SEARCH, FORM, CALL, ""), [attempt("bill")], unaided)
-    assert Role.IMAGINED not in row.roles and {p.session for p in engine.prompts} == {0}
+def test_unaided_the_policy_is_told_nothing(scripted, imagine, attempt):
+    (row,), engine = scripted(alone(imagine), playing(SEARCH, FORM, CALL, ""), [attempt("bill")])
+    assert Role.NOTE not in row.roles and {p.session for p in engine.prompts} == {0}
 
 
-def test_a_note_counts_towards_the_budget(scripted, codec, attempt):
-    answer, unaided = imagining(SEARCH, SEARCH, ""), alone(Imagine(WorldModelConfig(), codec))
-    (row,), _ = scripted(answer, [attempt("bill")])
+def test_a_note_counts_towards_the_budget(scripted, imagine, attempt):
+    answer = playing(SEARCH, SEARCH, "")
+    (row,), _ = scripted(imagine, answer, [attempt("bill")])
     budget = len(row.tokens) - 2  # all but the last action: its opener and its end
-    (cut,), _ = scripted(answer, [attempt("bill")], max_tokens=budget)
+    (cut,), _ = scripted(imagine, answer, [attempt("bill")], max_tokens=budget)
     assert (len(cut.turns), cut.stop, len(cut.tokens)) == (2, StopReason.TOKEN_BUDGET, budget)
-    (bare,), _ = scripted(answer, [attempt("bill")], unaided, max_tokens=budget)
+    (bare,), _ = scripted(alone(imagine), answer, [attempt("bill")], max_tokens=budget)
     assert (len(bare.turns), bare.stop) == (3, StopReason.AGENT_STOPPED)
 
 
@@ -218,25 +180,25 @@ def test_a_note_counts_towards_the_budget(scripted, codec, attempt):
 def noted(make_rollout):
     """A rollout with a note of two tokens, and its sample."""
     row = make_rollout([1, 2], [3], [4, 5, 6], [7], logprob=-2.0)
-    row.roles[3:5] = [int(Role.IMAGINED)] * 2
+    row.roles[3:5] = [int(Role.NOTE)] * 2
     return row, Sample(row.tokens, row.roles, row.logprobs, [0.0, 0.0, 0.5, 0.0, 0.0, 0.0, 0.7])
 
 
-def test_context_distillation_learns_the_same_actions_without_the_note(codec, noted):
+def test_context_distillation_learns_the_same_actions_without_the_note(bank, noted):
     row, sample = noted
-    seen, bare = Imagine(WorldModelConfig(context_distillation=0.3), codec).views(row, sample)
+    seen, bare = Imagine(BOTH, bank, distillation=0.3).views(row, sample)
     assert seen is sample and not seen.distilled
     assert bare.tokens == [1, 2, 3, 6, 7] and bare.distilled
     assert bare.roles == [Role.PROMPT, Role.PROMPT, Role.ACTION, Role.OBSERVATION, Role.ACTION]
     assert bare.old_logprobs == [0, 0, -2.0, 0, -2.0]
     assert bare.advantages == [0.0, 0.0, 0.5, 0.0, 0.7]
-    assert len(row.tokens) == len(sample.tokens) == 7 and without(bare, Role.IMAGINED) == bare
+    assert len(row.tokens) == len(sample.tokens) == 7 and without(bare, Role.NOTE) == bare
 
 
-def test_there_is_one_view_without_distillation_or_without_a_note(codec, noted, make_rollout):
+def test_there_is_one_view_without_distillation_or_without_a_note(bank, imagine, noted, make_rollout):
     row, sample = noted
-    assert Imagine(WorldModelConfig(), codec).views(row, sample) == [sample]
-    distilling = Imagine(WorldModelConfig(context_distillation=0.3), codec)
+    assert imagine.views(row, sample) == [sample]
+    distilling = Imagine(BOTH, bank, distillation=0.3)
     plain = make_rollout([1], [2])
     unnoted = Sample(plain.tokens, plain.roles, plain.logprobs, [0.0, 1.0])
     assert distilling.views(plain, unnoted) == [unnoted]

@@ -9,7 +9,7 @@ import pytest
 from toy import Counting
 
 from lfo.config import ConfigError, ModelConfig, RunConfig, WorldModelConfig
-from lfo.couplings import Dream, Echo, Imagine, Plain, alone, make_coupling
+from lfo.couplings import Dream, Echo, Imagine, Memory, Plain, Truth, alone, make_coupling
 from lfo.couplings.plain import BOTH, replies
 from lfo.envs.base import written
 from lfo.envs.phone import PhoneEnvironment
@@ -41,6 +41,8 @@ def made(toy_path, env):
         ("stacked", Plain, ("policy", "world_model"), "world_model", True),
         ("imagine", Imagine, ("policy", "world_model"), "world_model", False),
         ("dream", Dream, ("policy", "world_model"), "world_model", False),
+        ("memory", Memory, ("policy",), None, False),
+        ("truth", Truth, ("policy",), None, False),
     ],
 )
 def test_every_coupling_has_its_class_and_its_adapters(made, name, kind, adapters, listener, stacked):
@@ -64,8 +66,9 @@ def test_what_a_world_model_may_predict_is_the_environments_affair(toy_path, env
     assert str(error.value) == "world_model.predict is 'phones'; environment 'phone' knows: phone, phone+form, all."
 
 
-def test_alone_is_the_same_adapters_without_notes(made):
-    _, coupling = made("imagine")
+@pytest.mark.parametrize("name", ["imagine", "memory", "truth"])
+def test_alone_is_the_same_adapters_without_notes(made, name):
+    _, coupling = made(name)
     assert type(alone(coupling)) is Plain and alone(coupling).layout == coupling.layout
 
 
@@ -75,6 +78,7 @@ def test_plain_plays_a_group_in_one_wave_and_learns_from_each_rollout_as_it_was(
     assert plain.practice(step=9, tasks_seen=999) == []
     row = SimpleNamespace(attempt=Attempt(TASK, 3, 7))
     assert list(plain.before_turn(row)) == [] == list(plain.before_step(row, None))
+    assert plain.hear([]) is None  # whatever is said, nothing is remembered
     row, sample = make_rollout([1], [2]), Sample([1, 2], [0, 1], [0.0, -1.0], [0.0, 0.5])
     assert plain.views(row, sample) == [sample] and plain.views(row, None) == []
     with pytest.raises(RuntimeError, match="without the coupling 'dream'"):
@@ -111,7 +115,7 @@ def test_replies_by_hand(make_rollout):
     row = make_rollout([1], [2, 3], [4, 5, 6, 7], [8], turns=[call, call])
     assert replies(row, ("make_phone_call",)) == [False] * 4 + [True, True] + [False] * 2
     assert replies(row, ("search_company",)) == [False] * 8
-    row.roles[3:7] = [int(Role.IMAGINED)] * 4
+    row.roles[3:7] = [int(Role.NOTE)] * 4
     assert replies(row, ("make_phone_call",)) == [False] * 8
 
 

@@ -59,6 +59,14 @@ def test_counts_of_the_card(world):
     assert datacard.overlapping_tasks(world) == len(alike)
 
 
+def test_the_card_says_how_to_draw_the_same_world():
+    for seed, circumstances in ((1, 0), (3, 6)):
+        card = datacard.data_card(w.generate_world(seed, circumstances))
+        assert f"`lfo generate --seed {seed} --circumstances {circumstances}`" in card
+        assert f"Requests speak of {circumstances} kinds of circumstances" in card
+        assert "{" not in card and max(map(len, card.splitlines())) <= 120
+
+
 def test_the_card_says_what_the_data_is(world, saved):
     card = (saved / "README.md").read_text()
     assert card == datacard.data_card(world)
@@ -69,10 +77,12 @@ def test_the_card_says_what_the_data_is(world, saved):
         "world seed 0",
         "no real persons",
         "| train | 500 | 100 | 150 | 150 | 50 | 50 | 50 |",
-        "| all | 100 | 72 | 20 | 8 | 350 |",
+        "| all | 100 | 72 | 20 | 8 | 392 |",
         "72% / 20% / 8%",
-        "41 of 100 validation tasks",
+        "42 of 100 validation tasks",
         "**never** sees it",
+        "| circumstances.jsonl | 400 |",
+        "Requests speak of 4 kinds of circumstances",
     ):
         assert phrase in card
     assert all(f"| {name} |" in card for name in w.WORLD_FILES)

@@ -281,7 +281,7 @@ class Asking(Plain):
             prompts = [Prompt([7, n], "world_model", 4, row.codec.reply_end_id, *more) for n, *more in self.ask(row)]
             answers = yield prompts
             for answer in answers:
-                row.add(row.codec.note(answer.tokens), Role.IMAGINED)
+                row.add(row.codec.note("somebody", answer.tokens), Role.NOTE)
 
 
 @pytest.mark.parametrize("late", [[], [None]])
@@ -296,7 +296,7 @@ def test_the_same_one_off_request_is_asked_once(toy, late):
     rows = play(engine, toy, groups, Asking(lambda row: [(9, 0.0), (8, 0.0), (9, 0.0)]), RolloutConfig(), 0)
     asked = [(p.tokens[1], p.session) for p in engine.prompts if p.adapter == "world_model"]
     assert asked == [(9, None), (8, None)]
-    notes = "<|imagine|>9<|/imagine|><|imagine|>8<|/imagine|><|imagine|>9<|/imagine|>"
+    notes = "".join(f"<|note|>somebody: {said}<|/note|>" for said in (9, 8, 9))
     assert all(toy.decode(row.tokens).count(notes) == 1 for row in rows) and len(rows) == 4
     engine = Scripted(toy, answer)
     seeds = Asking(lambda row: [(9, 1.0, 3), (9, 1.0, 4), (9, 0.5, 4)])
@@ -304,14 +304,14 @@ def test_the_same_one_off_request_is_asked_once(toy, late):
     assert sum(p.adapter == "world_model" for p in engine.prompts) == 3
 
 
-def test_notes_have_the_role_of_what_is_imagined_and_are_not_acted_upon(toy):
+def test_notes_have_a_role_of_their_own_and_are_not_acted_upon(toy):
     def answer(text, prompt):
         return say(2) if prompt.adapter == "policy" else "hm"
 
     (row,) = play(Scripted(toy, answer), toy, [[tries(1)]], Asking(lambda row: [(9, 0.0)]), RolloutConfig(), 0)
     assert spans(row, toy) == [
         ("<|task|>Count to 2.<|/task|>", Role.PROMPT),
-        ("<|imagine|>hm<|/imagine|>", Role.IMAGINED),
+        ("<|note|>somebody: hm<|/note|>", Role.NOTE),
         ("<|tool|>", Role.PROMPT),
         (f"{say(2)}<|end|>", Role.ACTION),
         ("<|obs|>right<|/obs|>", Role.OBSERVATION),

@@ -2,8 +2,8 @@
 
 It knows the language of the environment and none of its rules: it copies, its calls can be read, its
 form choices say nothing about the department, its success is the exploratory policy's - and it follows
-hints. All bars are measured on the same rollouts, those of the model card: 64 training tasks of levels 1
-and 2, 16 times each, sampled at temperature 1 from the untrained base, without and with a true hint.
+notes. All bars are measured on the same rollouts, those of the model card: 64 training tasks of all
+levels, 16 times each, sampled at temperature 1 from the untrained base, without and with true notes.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from scipy.stats import binom
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import is_gguf_available
 
-from lfo.config import ConfigError, ModelConfig, RolloutConfig, WorldModelConfig, derive_seed, load_config
-from lfo.couplings.plain import BOTH, Plain
+from lfo.config import ConfigError, ModelConfig, RolloutConfig, derive_seed, load_config
+from lfo.couplings import Plain, Truth
+from lfo.couplings.plain import BOTH
 from lfo.envs.phone.tools import phone_call, search
 from lfo.lab.base_report import copying, form_information, parsing
 from lfo.lab.environment_report import reference_rows
-from lfo.lab.told import Told
 from lfo.protocols import Blank
 from lfo.rollout.play import play
 from lfo.rollout.torch_engine import TorchEngine
@@ -157,7 +157,7 @@ def engine(base_path, base_adapters):
 
 @pytest.fixture(scope="module")
 def tasks(world):
-    return world.split("train", (1, 2))[:TASKS]
+    return world.split("train")[:TASKS]
 
 
 @pytest.fixture(scope="module")
@@ -171,19 +171,19 @@ def rows(engine, codec, groups):
 
 
 @pytest.fixture(scope="module")
-def hinted(engine, codec, groups):
-    """What the department that the policy means to call demands is set into its context, as `imagine` does."""
-    return play(engine, codec, groups, Told(WorldModelConfig(), codec), RolloutConfig(), 0)
+def noted(engine, codec, groups):
+    """What would be answered on the policy's way is set into its context, as `imagine` does."""
+    return play(engine, codec, groups, Truth(codec), RolloutConfig(), 0)
 
 
-def test_it_copies(rows, hinted):
-    faithful, emitted = copying(rows + hinted)
+def test_it_copies(rows, noted):
+    faithful, emitted = copying(rows + noted)
     assert emitted >= 1000
     assert faithful / emitted >= 0.99, f"{faithful} of {emitted}"
 
 
-def test_its_calls_can_be_read(rows, hinted):
-    readable, made = parsing(rows + hinted)
+def test_its_calls_can_be_read(rows, noted):
+    readable, made = parsing(rows + noted)
     assert made >= 1000
     assert readable / made >= 0.97, f"{readable} of {made}"
 
@@ -203,19 +203,19 @@ def test_its_success_is_that_of_the_exploratory_policy(rows, world, tasks):
     assert reference["success"] < 0.1
 
 
-def test_it_follows_a_hint(hinted):
-    assert sum(r.success for r in hinted) / len(hinted) >= 0.5
+def test_it_follows_notes(noted):
+    assert sum(r.success for r in noted) / len(noted) >= 0.5
 
 
-def test_its_card_tells_what_it_does(base_path, rows, hinted):
+def test_its_card_tells_what_it_does(base_path, rows, noted):
     """Up to what another processor rounds otherwise."""
     measured = json.loads((base_path / "recipe.json").read_text())["measured"]
-    (faithful, emitted), (readable, made) = copying(rows + hinted), parsing(rows + hinted)
-    assert measured["rollouts"] == len(rows) == len(hinted)
+    (faithful, emitted), (readable, made) = copying(rows + noted), parsing(rows + noted)
+    assert measured["rollouts"] == len(rows) == len(noted)
     assert measured["faithful_copies"] == pytest.approx(faithful / emitted, abs=0.01)
     assert measured["readable_calls"] == pytest.approx(readable / made, abs=0.01)
     assert measured["success"] == pytest.approx(sum(r.success for r in rows) / len(rows), abs=0.03)
-    assert measured["success_with_true_hints"] == pytest.approx(sum(r.success for r in hinted) / len(hinted), abs=0.05)
+    assert measured["success_with_truth"] == pytest.approx(sum(r.success for r in noted) / len(noted), abs=0.05)
 
 
 # ---------------------------------------------------------------- bf16 or fp32

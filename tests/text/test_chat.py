@@ -100,11 +100,21 @@ def test_a_chat_call_can_be_begun(chat):
 def test_a_note_is_a_user_message_of_its_own(chat, env):
     reply = chat.reply('{"status": "success"}')
     assert reply[-1] == chat.reply_end_id and chat.reply_text(reply) == '{"status": "success"}'
-    hint = env.knowledge.hint.format(reply='{"status": "success"}')
-    assert chat.decode(chat.note(reply)) == f"<|im_start|>user\n{hint}<|im_end|>\n"
-    assert chat.note(reply[:-1]) == chat.note(reply)  # cut off by the token limit
+    for source in ("world model", "memory", "truth"):
+        hint = env.knowledge.hint.format(source=source, reply='{"status": "success"}')
+        assert source in hint
+        assert chat.decode(chat.note(source, reply)) == f"<|im_start|>user\n{hint}<|im_end|>\n"
+        assert chat.note(source, reply[:-1]) == chat.note(source, reply)  # cut off by the token limit
     split = [i for letter in "please" for i in chat.encode(letter)]  # as a sampler may spell it
-    assert split != chat.encode("please") and str(split)[1:-1] in str(chat.note(split))
+    assert split != chat.encode("please") and str(split)[1:-1] in str(chat.note("memory", split))
+
+
+@pytest.mark.parametrize("hint", ["{reply} (says the {source})", "{source}: {reply}", "By the {source}, {reply}, {source}."])
+def test_who_says_a_note_stands_where_the_environment_puts_it(chat_path, env, monkeypatch, hint):
+    monkeypatch.setattr(type(env.knowledge), "hint", hint)
+    chat = load_codec(ModelConfig(str(chat_path), dialect="chat"), env)
+    told = hint.format(source="memory", reply="done")
+    assert chat.decode(chat.note("memory", chat.reply("done"))) == f"<|im_start|>user\n{told}<|im_end|>\n"
 
 
 def test_the_world_model_is_asked_in_a_chat_without_tools(chat, env, episode):

@@ -95,14 +95,26 @@ def test_a_call_that_was_cut_off_keeps_its_text_and_is_malformed(codec):
     assert isinstance(action, Malformed) and action.text == text
 
 
-def test_a_note_is_the_sampled_reply_between_its_own_tags(codec):
+def test_a_note_is_the_sampled_reply_between_its_own_tags_and_who_says_it(codec):
     reply = codec.reply('{"status": "success", "message": "Sales. Done."}')
-    assert codec.decode(codec.note(reply)) == (
-        '<|imagine|>{"status": "success", "message": "Sales. Done."}<|/imagine|>'
+    assert codec.decode(codec.note("memory", reply)) == (
+        '<|note|>memory: {"status": "success", "message": "Sales. Done."}<|/note|>'
     )
-    assert codec.note(reply[:-1]) == codec.note(reply)  # cut off by the token limit
+    assert codec.note("memory", reply[:-1]) == codec.note("memory", reply)  # cut off by the token limit
     split = [i for letter in "Done" for i in codec.encode(letter)]  # as a sampler may spell it
-    assert split != codec.encode("Done") and codec.note(split)[1:-1] == split
+    name = codec.encode("memory: ")
+    assert split != codec.encode("Done") and codec.note("memory", split)[1:-1] == [*name, *split]
+
+
+def test_notes_of_all_who_say_them_differ_in_the_name_alone(codec, passing):
+    for one in (codec, passing):
+        said = one.reply("Sales. Done.")
+        opening, *body, closing = one.note("truth", said)
+        name = one.encode("truth: ")
+        assert [one.decode([i]) for i in (opening, closing)] == ["<|note|>", "<|/note|>"]
+        assert body == [*name, *said[:-1]]
+        for source in ("world model", "memory", "scout", "earlier attempt"):
+            assert one.note(source, said) == [opening, *one.encode(f"{source}: "), *body[len(name) :], closing]
 
 
 def test_a_call_can_be_begun_and_its_blank_filled(codec, world):

@@ -19,13 +19,17 @@ from lfo.envs.phone.vocabulary import DEPARTMENT_OF_GOAL, canonical
 
 @dataclasses.dataclass(frozen=True)
 class Reply:
-    """What a CSR answers, and - for the reward and the tests only - what lay behind it."""
+    """What a CSR answers, and - for the reward and the tests only - what lay behind it.
+
+    authenticated: something was demanded, and the caller gave it.
+    """
 
     status: str
     message: str
     department: str = ""
     missing: tuple[str, ...] = ()
     mismatched: tuple[str, ...] = ()
+    authenticated: bool = False
 
 
 def listed_under(company: Company, phone_number: str) -> str | None:
@@ -91,7 +95,7 @@ class CsrSimulator:
             return self._say("routing", name, rule.because, other=rule.after)
         if refusal := self._authenticate(rule, auth_info, truth, unavailable):
             return refusal
-        return self._serve(name)
+        return dataclasses.replace(self._serve(name), authenticated=bool(rule.required))
 
     def _moved_from(self, name: str) -> Reply | None:
         """What a department says that a circumstance has relieved of an open goal, and that has no other part in it."""

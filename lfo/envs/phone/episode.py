@@ -21,7 +21,7 @@ import json
 from typing import Literal
 
 from lfo.config import Count, Flag, Positive, settings
-from lfo.envs.phone.csr import CsrSimulator, DreamtCsr
+from lfo.envs.phone.csr import CsrSimulator, DreamtCsr, listed_under
 from lfo.envs.phone.records import PhoneTask
 from lfo.envs.phone.tools import FORM, PHONE, SEARCH, search_company
 from lfo.envs.phone.user import UserSimulator
@@ -87,8 +87,8 @@ class PhoneEpisode:
         stream = f"{seed}/{task.task_id}"
         self._user = UserSimulator(world.profiles[task.profile_id], stream)
         self._demands = world.demands_of(task)
-        company, reasons = world.companies[task.company_id], rules.replies == "reasons"
-        self._csr = csr or CsrSimulator(company, self._demands, stream, held_out_phrasing, reasons)
+        self._company, reasons = world.companies[task.company_id], rules.replies == "reasons"
+        self._csr = csr or CsrSimulator(self._company, self._demands, stream, held_out_phrasing, reasons)
         self._tools = {SEARCH: self._search_company, FORM: self._auth_info_form, PHONE: self._make_phone_call}
 
     # --- stepping -----------------------------------------------------------------------------
@@ -163,11 +163,7 @@ class PhoneEpisode:
         if reply.mismatched and all(auth_info[f].strip() == self.collected.get(f) for f in reply.mismatched):
             self._forms_left = 1  # the user gave wrong values and may be asked again
         self.counts[reply.status] = self.counts.get(reply.status, 0) + 1
-        if (
-            reply.status in ("success", "wrong_department")
-            and reply.department
-            and self._demands.of[reply.department].required
-        ):
+        if reply.authenticated:
             self._milestones.add("authenticated")
         if reply.status == "success":
             self._milestones.add("right_department")
@@ -184,6 +180,7 @@ class PhoneEpisode:
         metrics = {
             "shaped_reward": self.shaped_reward,
             "auth_before_call": float(self.auth_before_call),
+            "departments_in_order": float(self.departments_in_order),
             "calls_per_task": float(self.counts["calls"]),
         }
         reward = self.shaped_reward if self.rules.reward == "shaped" else float(self.success)
@@ -198,6 +195,14 @@ class PhoneEpisode:
         """Whether the form was answered before the first phone call."""
         done = [t.tool for t in self.turns if t.status == "ok" or t.tool == PHONE]
         return PHONE in done and FORM in done[: done.index(PHONE)]
+
+    @property
+    def departments_in_order(self) -> bool:
+        """Whether every department on the way was called, and none before the one that it wants first."""
+        called = {
+            listed_under(self._company, t.action.arguments["phone_number"]) for t in self.turns if t.tool == PHONE
+        }
+        return not self.counts["routing_violation"] and set(self._demands.to_call()) <= called
 
     @property
     def shaped_reward(self) -> float:

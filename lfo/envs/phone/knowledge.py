@@ -14,12 +14,14 @@ from collections.abc import Callable, Hashable, Sequence
 
 from lfo.envs.base import written
 from lfo.envs.phone import phrasings
+from lfo.envs.phone.classifier import PhoneClassifier, Place
 from lfo.envs.phone.csr import CsrSimulator, DreamtCsr
+from lfo.envs.phone.grammar import Grammar
 from lfo.envs.phone.records import PhoneTask
-from lfo.envs.phone.tools import FORM, PHONE, SEARCH, phone_call, search, search_company
-from lfo.envs.phone.vocabulary import DEPARTMENT_OF_GOAL, circumstances_in, goals_in
+from lfo.envs.phone.tools import FORM, PHONE, SEARCH, form, phone_call, search, search_company
+from lfo.envs.phone.vocabulary import DEPARTMENT_OF_GOAL, canonical, circumstances_in, goals_in
 from lfo.envs.phone.world import LEVELS, World
-from lfo.protocols import Blank, Question
+from lfo.protocols import Blank, Question, Teller
 from lfo.types import Action, Call, Example, Malformed, Turn
 
 _NUMBER = re.compile(r"\d{3}-\d{3}-\d{4}")
@@ -92,14 +94,28 @@ class PhoneKnowledge:
         declined = turn.tool == FORM and turn.status == "declined"
         return f"{json.dumps(turn.action.arguments['fields'])} {turn.observation}" if declined else ""
 
+    def hindsight(self, turns: Sequence[Turn]) -> tuple[int, Call] | None:
+        """The form, after the directory: the one that led to success, or all that was named to empty hands."""
+        at = _last_search(turns)
+        calls = [t for t in turns if t.tool == PHONE]
+        if at is None or not calls:
+            return None
+        forms = [t.action for t in turns if t.tool == FORM and t.status == "ok"]
+        if forms and all(t.status == "success" for t in calls):
+            return at + 1, forms[0]
+        if any(t.tool == FORM or t.action.arguments.get("auth_info") for t in turns[at + 1 :] if t.tool):
+            return None
+        named = {field for t in calls for field in phrasings.read_reply(t.observation)[1]}
+        return (at + 1, form(canonical(named))) if named else None
+
     def truth(self, question: Question) -> str:
         """The CSR's answer to a call that hands nothing over; the same question is answered in the same words."""
-        phone = question.call.arguments["phone_number"]
+        phone, request = question.call.arguments["phone_number"], question.request
         company, _ = self._directory[phone]
-        demands = self._world.demands(
-            company.company_id, goals_in(question.request), circumstances_in(question.request)
-        )
-        csr = CsrSimulator(company, demands, f"truth/{question.request}/{phone}", reasons=self._reasons)
+        if company.name not in request:  # another company was looked up: whoever is meant has no such number
+            return json.dumps({"status": "wrong_department", "message": phrasings.UNKNOWN_NUMBER})
+        demands = self._world.demands(company.company_id, goals_in(request), circumstances_in(request))
+        csr = CsrSimulator(company, demands, f"truth/{request}/{phone}", reasons=self._reasons)
         csr.suppose_served(
             self._directory[number][1] for number in _served(question.turns) if number in self._directory
         )
@@ -111,14 +127,22 @@ class PhoneKnowledge:
 
         Where anything is handed over, the answer names a part of what is demanded only.
         """
-        phone = question.call.arguments["phone_number"]
-        if phone not in self._directory or question.call.arguments["auth_info"]:
+        place = self.place(question)
+        if place is None or question.call.arguments["auth_info"]:
             return ()
-        company, department = self._directory[phone]
-        way = len(_served(question.turns)) > 0
-        here, there = (company.company_id, department, way), (company.industry, department, way)
+        company_id, industry, department, served = place
+        here, there = (company_id, department, served), (industry, department, served)
         circumstances = circumstances_in(question.request)
         return (*here, circumstances), (*there, circumstances), here, there
+
+    def place(self, question: Question) -> Place | None:
+        """Where the call goes to; None for a number that nobody has."""
+        found = self._directory.get(question.call.arguments.get("phone_number", ""))
+        served = bool(_served(question.turns))
+        return found and (found[0].company_id, found[0].industry, found[1], served)
+
+    def classifier(self, kind: str) -> Teller:
+        return Grammar(self.place) if kind == "grammar" else PhoneClassifier(kind, self.place)
 
     def words(self, question: Question) -> str:
         """The request, the department that is called, and who served the caller before."""

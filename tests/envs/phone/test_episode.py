@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import itertools
 import json
 import random
@@ -29,10 +30,11 @@ from lfo.envs.phone.callers import (
 from lfo.envs.phone.environment import PhoneCallEnv, PhoneEnvironment
 from lfo.envs.phone.episode import ALREADY_ASKED, AS_DECIDED, TOO_LATE, TOO_MUCH, PhoneEpisode, Rules
 from lfo.envs.phone.phrasings import PHRASINGS, requested_fields
+from lfo.envs.phone.records import Effect
 from lfo.envs.phone.tools import TOOLS, phone_call, search, search_company
 from lfo.envs.phone.tools import form as fill_in
 from lfo.envs.phone.user import UserSimulator
-from lfo.envs.phone.vocabulary import DEPARTMENT_OF_GOAL, DEPARTMENTS, FIELDS
+from lfo.envs.phone.vocabulary import CIRCUMSTANCES, DEPARTMENTS, FIELDS
 from lfo.types import Action, Call, Hangup, Malformed, StopReason
 
 CS, FRAUD, BILLING, LOANS, SALES = (f"800-555-000{i}" for i in range(1, 6))
@@ -52,13 +54,22 @@ def phone(number: str, **auth_info: str) -> Call:
 
 @pytest.fixture
 def start(tiny, seed_where):
-    """start(task_id, user=test, **rules): an episode of the small world, by default with a cooperative user."""
+    """start(task_id, user=test, said=circumstances, **rules): an episode of the small world, by default with a
+    cooperative user who speaks of no circumstance."""
 
-    def build(task_id: str, user=lambda u: u.behaviour == "cooperative", held_out=False, **rules) -> PhoneEpisode:
-        task = next(t for t in tiny.tasks if t.task_id == task_id)
+    def build(
+        task_id: str, user=lambda u: u.behaviour == "cooperative", held_out=False, said=(), **rules
+    ) -> PhoneEpisode:
+        task = speaking_of(next(t for t in tiny.tasks if t.task_id == task_id), said)
         return PhoneEpisode(tiny, task, Rules(**rules), seed_where(task, user), held_out)
 
     return build
+
+
+def speaking_of(task, circumstances):
+    """The same task in these circumstances."""
+    request = " ".join([task.request, *(CIRCUMSTANCES[name].said[0] for name in circumstances)])
+    return dataclasses.replace(task, request=request, circumstances=tuple(circumstances))
 
 
 def play(episode: PhoneEpisode, *actions: Action) -> dict:
@@ -91,7 +102,15 @@ def lacks(*fields: str):
 
 @pytest.mark.parametrize(
     "setting",
-    [{"max_turns": 0}, {"max_malformed": 0}, {"slack": -1}, {"values": "none"}, {"reward": "dense"}, {"slak": 2}],
+    [
+        {"max_turns": 0},
+        {"max_malformed": 0},
+        {"slack": -1},
+        {"values": "none"},
+        {"reward": "dense"},
+        {"replies": "all"},
+        {"slak": 2},
+    ],
 )
 def test_rules_are_validated(setting):
     with pytest.raises((ValueError, TypeError), match=next(iter(setting))):
@@ -106,6 +125,7 @@ def test_the_rules_as_decided_are_frozen():
         "form_after_call": False,
         "values": "literal",
         "reward": "binary",
+        "replies": "reasons",
     }
     with pytest.raises(dataclasses.FrozenInstanceError):
         AS_DECIDED.slack = 9
@@ -116,11 +136,13 @@ def test_the_rules_as_decided_are_frozen():
 
 def test_an_environment_is_made_from_settings(world):
     """Its world, the tasks of its levels, and those rules that are settings."""
-    env = make_environment(EnvConfig(levels=(1, 3), max_turns=9, values="reference", reward="shaped"))
+    env = make_environment(EnvConfig(levels=(1, 3), max_turns=9, values="reference", reward="shaped", replies="list"))
     assert env.world == world
-    assert env.rules == Rules(max_turns=9, values="reference", reward="shaped")
+    assert env.rules == Rules(max_turns=9, values="reference", reward="shaped", replies="list")
     assert env.tasks("validation") == world.split("validation", (1, 3)) and env.tasks("nowhere") == []
     assert make_environment(EnvConfig(world_seed=1)).world == generate_world(1)
+    assert make_environment(EnvConfig(circumstances=2)).world == generate_world(0, 2)
+    assert make_environment(EnvConfig()).rules == AS_DECIDED
     assert env.tools is TOOLS and "make no call" in env.system
 
 
@@ -154,7 +176,12 @@ def test_an_episode_by_hand(start, tiny):
     assert [t.action for t in e.turns] == [SEARCH, form("billing_zip", "account_number"), phone(BILLING, **BILL)]
     outcome = e.outcome()
     assert (outcome.success, outcome.reward) == (True, 1.0)
-    assert outcome.metrics == {"shaped_reward": 1.0, "auth_before_call": 1.0, "calls_per_task": 1.0}
+    assert outcome.metrics == {
+        "shaped_reward": 1.0,
+        "auth_before_call": 1.0,
+        "departments_in_order": 1.0,
+        "calls_per_task": 1.0,
+    }
     assert e.collected == BILL
     assert e.auth_before_call
 
@@ -163,6 +190,45 @@ def test_observations_are_plain_ascii_json(start):
     e = start("bill")
     text = e.step(form("account_number", "billing_zip"))
     assert text == '{"account_number": "123456", "billing_zip": "22222", "unavailable": []}'
+
+
+def test_an_episode_in_circumstances_by_hand(start):
+    """A joint account abroad: Billing comes before Customer Service, and each wants the phone number as well."""
+    e = start("two", said=("joint_account", "abroad"))
+    assert e.request == (
+        "Please call Harbor Bank for me: dispute a charge and close my account."
+        " It is a joint account. I am calling from abroad."
+    )
+    assert e.needed() == ("account_number", "last_4_ssn", "billing_zip", "phone_number")
+    held = BILL | {"last_4_ssn": "1111", "phone_number": "444-555-6666"}
+    assert play(e, form(*held)) == held | {"unavailable": []}
+    assert play(e, phone(CS, **held))["status"] == "routing_violation"
+    reply = play(e, phone(BILLING, **BILL))
+    assert (reply["status"], requested_fields(reply["message"])) == ("auth_failed", {"phone_number"})
+    assert play(e, phone(BILLING, **held))["status"] == "success"
+    assert play(e, phone(CS, **held))["status"] == "success"
+    assert e.success and e.shaped_reward == 0.9  # one routing violation
+
+
+def test_a_goal_that_is_moved_by_hand(start):
+    """A business account: Customer Service disputes the charge, and only what it demands is shared."""
+    e = start("bill", said=("business_account",))
+    assert e.needed() == ("account_number", "last_4_ssn")
+    assert play(e, form("account_number", "billing_zip", "email")) == {"declined": TOO_MUCH}
+    e = start("bill", said=("business_account",))
+    play(e, form("account_number", "last_4_ssn", "billing_zip"))
+    assert play(e, phone(BILLING, **BILL))["status"] == "wrong_department"
+    assert play(e, phone(CS, account_number="123456", last_4_ssn="1111"))["status"] == "success"
+    assert e.stop is StopReason.SUCCESS
+
+
+def test_rules_say_whether_a_csr_gives_reasons(start):
+    reasons = CIRCUMSTANCES["joint_account"].because
+    for replies in ("list", "reasons"):
+        e = start("bill", said=("joint_account",), replies=replies)
+        messages = [play(e, phone(BILLING))["message"] for _ in range(15)]
+        assert all(requested_fields(message) == {*BILL, "phone_number"} for message in messages)
+        assert [any(reason in message for reason in reasons) for message in messages] == [replies == "reasons"] * 15
 
 
 # --- one form --------------------------------------------------------------------------------
@@ -271,6 +337,14 @@ def test_slack_is_one_allowance_for_all_forms_together(start):
     e = start("bill", user)
     play(e, form(*BILL, "email"))
     assert play(e, form("date_of_birth"))["date_of_birth"] == "1980-02-03"
+
+
+def test_what_a_circumstance_demands_is_no_slack(start):
+    assert "unavailable" in play(start("bill", said=("joint_account",), slack=0), form(*BILL, "phone_number"))
+    assert play(start("bill", slack=0), form(*BILL, "phone_number")) == {"declined": TOO_MUCH}
+    # A field that the same circumstance would demand elsewhere is not needed here.
+    moved = start("bill", said=("business_account",), slack=0)
+    assert play(moved, form("account_number", "billing_zip")) == {"declined": TOO_MUCH}
 
 
 def test_fields_of_other_industries_are_extra(start):
@@ -418,6 +492,15 @@ def test_reward_is_clipped_at_zero(start):
     assert e.counts["wrong_department"] == e.counts["refused_form"] == 2
 
 
+def test_who_is_sent_on_for_a_circumstance_is_not_authenticated(start):
+    """Billing, relieved of the goal, asks for nothing at all; Loans, which has no part in it, authenticates first."""
+    e = start("bill", said=("business_account",))
+    assert shaped(e, form("account_number", "last_4_ssn")) == 0.3
+    assert shaped(e, phone(BILLING)) == 0.25
+    assert shaped(e, phone(LOANS, name="Ana Lopez", date_of_birth="1980-02-03")) == 0.4  # 0.5, twice in a wrong one
+    assert shaped(e, phone(CS, account_number="123456", last_4_ssn="1111")) == 0.9
+
+
 def test_a_department_that_asks_for_nothing_authenticates_nobody(start):
     assert shaped(start("bill"), phone(SALES)) == 0.0
     assert shaped(start("offer"), phone(SALES)) == 1.0
@@ -490,6 +573,24 @@ def test_auth_before_call(start):
     assert e.auth_before_call
 
 
+def test_departments_in_order(start):
+    """Everybody on the way was called, and nobody before whom they want first; what they said does not matter."""
+    e = start("fraud")
+    assert not e.departments_in_order
+    play(e, phone(CS))
+    assert not e.departments_in_order  # Fraud was not called yet
+    play(e, phone(SALES), phone(CS, **IDS), phone(FRAUD))
+    assert e.departments_in_order
+    e = start("fraud")
+    play(e, phone(FRAUD), phone(CS, **IDS), phone(FRAUD, **IDS))
+    assert e.success and not e.departments_in_order
+    e = start("bill", said=("business_account",))
+    play(e, phone(BILLING))
+    assert not e.departments_in_order  # Customer Service serves instead
+    play(e, phone("(800) 555 0001"))
+    assert e.departments_in_order
+
+
 # --- determinism -----------------------------------------------------------------------------
 
 
@@ -503,6 +604,15 @@ def test_twin_rollouts_are_byte_identical(world):
         one, two = (scripted(world, task, i, policy=RetryFromCsr, held_out=i % 2 == 0) for _ in range(2))
         assert one.turns == two.turns
         assert (one.stop, one.outcome()) == (two.stop, two.outcome())
+
+
+def test_users_and_csrs_rephrase_where_asked_for(world):
+    """The request that the agent reads is that of the task, but for how its circumstances are put."""
+    for task in world.tasks[::7]:
+        assert PhoneEpisode(world, task).request == task.request
+        request = PhoneEpisode(world, task, held_out_phrasing=True).request
+        assert (request == task.request) == (not task.circumstances)
+        assert all(CIRCUMSTANCES[name].said[-1] in request for name in task.circumstances)
 
 
 def test_other_seeds_give_other_episodes(world):
@@ -521,7 +631,7 @@ def test_user_and_csr_have_streams_of_their_own(start):
 
 
 def test_held_out_phrasings_are_used_only_where_asked_for(start):
-    named = "account number and billing ZIP code"
+    named = "your account number and billing ZIP code"
     held_out_replies = {v[-1].format(dept="Billing", fields=named) for v in PHRASINGS["missing"].values()}
     for held_out in (False, True):
         e = start("bill", held_out=held_out)
@@ -532,22 +642,53 @@ def test_held_out_phrasings_are_used_only_where_asked_for(start):
 # --- hidden state ----------------------------------------------------------------------------
 
 
-def all_messages(company) -> re.Pattern:
-    """Everything a CSR of this company can say, as one pattern: department names and field names only."""
-    dept = "|".join(re.escape(d.name) for d in company.departments)
-    spoken = "|".join(re.escape(s) for s in FIELDS.values())
-    items = rf"(?:{spoken})(?:(?:, | and |, and )(?:{spoken}))*"
-    patterns = []
-    for styles in PHRASINGS.values():
+def all_messages() -> re.Pattern:
+    """Everything that a CSR can say, where D stands for a department, F for a field, R for a reason."""
+    items, owed = "F(?:(?:, | and |, and )F)*", "R, your F"
+    demanded = f"(?:your {items}(?:; and {owed})*|the following: {owed}(?:; and {owed})*)"
+    patterns = [re.escape("This number is not in service.")]
+    for situation, styles in PHRASINGS.items():
         for template in {t for variants in styles.values() for t in variants}:
-            text = re.escape(template)
-            for slot, pattern in (("dept", dept), ("fields", items), ("other", f"{dept}|{spoken}")):
-                text = text.replace(re.escape(f"{{{slot}}}"), f"(?:{pattern})")
-            patterns.append(text)
-    return re.compile("|".join([*patterns, re.escape("This number is not in service.")]))
+            opening, sentence = re.fullmatch(r"(\S+(?: hi!)?) (.*)", template).groups()
+            text = f"{re.escape(opening)} (?:R, )?{re.escape(sentence)}"
+            for slot, said in (("dept", "D"), ("fields", demanded if situation == "missing" else items)):
+                text = text.replace(re.escape(f"{{{slot}}}"), said)
+            patterns.append(text.replace(re.escape("{other}"), "[DF]"))
+    return re.compile("|".join(patterns), re.IGNORECASE)
 
 
-def check_observation(e: PhoneEpisode, action: Action, observation: str, world, messages, truth: dict[str, str]) -> str:
+def in_outline(message: str, company) -> str:
+    """A message with what it names left out: departments of this company, fields, public reasons."""
+    reasons = [reason for kind in CIRCUMSTANCES.values() for reason in kind.because]
+    for names, mark in ((reasons, "R"), ([d.name for d in company.departments], "D"), (FIELDS.values(), "F")):
+        for name in sorted(names, key=len, reverse=True):
+            message = message.replace(name, mark).replace(name[0].upper() + name[1:], mark)
+    return message
+
+
+MESSAGES = all_messages()
+
+
+def test_the_outline_of_what_is_said_by_hand(tiny):
+    """What the hostile test below relies on: the pattern takes what CSRs say and nothing that they do not."""
+    bank = tiny.companies["bank"]
+    for text, outline in (
+        ("Loans. I need your email address and full name.", "D. I need your F and F."),
+        ("Loans, hi! As you call from abroad, try Billing first.", "D, hi! R, try D first."),
+        ("Sales. State the following: with a large sum, your date of birth.", "D. State the following: R, your F."),
+    ):
+        assert in_outline(text, bank) == outline and MESSAGES.fullmatch(outline)
+    for text in (
+        "Loans. I need your email address, which is ana77@example.com.",
+        "Claims. I need your email address.",  # not of this company
+        "Loans. As you call from the moon, try Billing first.",
+        "Loans. I need your email address; and as you call from abroad, call Billing first.",
+        "Loans. Settled. Done.",
+    ):
+        assert not MESSAGES.fullmatch(in_outline(text, bank)), text
+
+
+def check_observation(e: PhoneEpisode, action: Action, observation: str, world, truth: dict[str, str]) -> str:
     """Whatever comes back is one of few public shapes; returns which. Everything hidden is ruled out by form."""
     assert observation.isascii()
     if not observation:
@@ -563,7 +704,7 @@ def check_observation(e: PhoneEpisode, action: Action, observation: str, world, 
         assert all(set(d) == {"name", "phone", "description", "operating_hours"} for d in data["departments"])
     elif kind == "status":
         assert set(data) == {"status", "message"}
-        assert messages.fullmatch(data["message"]), data["message"]
+        assert MESSAGES.fullmatch(in_outline(data["message"], world.companies[e.task.company_id])), data["message"]
         assert data["status"] in ("success", "auth_failed", "wrong_department", "routing_violation")
     elif kind in ("refused", "declined"):
         assert data in ({"refused": ALREADY_ASKED}, {"refused": TOO_LATE}, {"declined": TOO_MUCH})
@@ -661,16 +802,15 @@ def test_ten_thousand_hostile_actions_raise_nothing_and_reveal_nothing(world, va
     """5,000 actions per mode of values. No exception, no shape but the public ones, no value that was not given."""
     rng = random.Random(f"hostile/{values}")
     rules = Rules(values=values, max_malformed=6, form_after_call=values == "reference", slack=2)
-    patterns, seen, steps = {}, collections.Counter(), 0
+    seen, steps = collections.Counter(), 0
     while steps < 5_000:
         task = rng.choice(world.tasks)
-        messages = patterns.setdefault(task.company_id, all_messages(world.companies[task.company_id]))
         truth = world.profiles[task.profile_id].values
         e = PhoneEpisode(world, task, rules, rng.randrange(10**6), held_out_phrasing=rng.random() < 0.5)
         while e.stop is None and steps < 5_000:
             action = parse_action(adversary(rng, world, task, e.collected), TOOLS)
             observation = e.step(action)
-            seen[check_observation(e, action, observation, world, messages, truth)] += 1
+            seen[check_observation(e, action, observation, world, truth)] += 1
             steps += 1
             for field, value in truth.items():
                 given = values == "literal" and field in e.collected
@@ -683,36 +823,38 @@ def test_ten_thousand_hostile_actions_raise_nothing_and_reveal_nothing(world, va
     assert min(seen.values()) >= 5, seen
 
 
+def in_all_circumstances(tiny) -> list:
+    """The tasks as they are, and with a user who speaks of everything that the bank makes something of."""
+    return [*tiny.tasks, *(speaking_of(task, tiny.effects["bank"]) for task in tiny.tasks)]
+
+
 def test_everything_but_the_csr_is_the_same_whatever_the_rules(tiny):
-    """Two worlds that differ in the hidden rules only: search, errors and refusals are byte-identical."""
-    other = dataclasses.replace(
-        tiny,
-        rules={
-            k: dataclasses.replace(r, required=("email", "branch_code"), alternative="name", after="")
-            for k, r in tiny.rules.items()
-        },
-    )
+    """Worlds that differ in the hidden rules or effects only: search, errors and refusals are byte-identical."""
+    rules = {
+        k: dataclasses.replace(r, required=("email", "branch_code"), alternative="name", after="")
+        for k, r in tiny.rules.items()
+    }
+    effects = {"bank": dict.fromkeys(CIRCUMSTANCES, Effect(field="email")), "shop": {}}
+    others = [dataclasses.replace(tiny, **what) for what in ({"rules": rules}, {"effects": effects}, {"effects": {}})]
     texts = ["?", "make_phone_call<|args|>{}", 'auth_info_form<|args|>{"fields": ["nonsense"]}']
     unreadable = [parse_action(text, TOOLS) for text in texts]
     actions = [SEARCH, *unreadable, search("Summit"), form(), form("email"), phone("1"), form("name")]
-    rules = Rules(max_malformed=9)
-    for task in tiny.tasks:
-        one, two = (PhoneEpisode(w, task, rules, 3) for w in (tiny, other))
+    for task, other in itertools.product(in_all_circumstances(tiny), others):
+        one, two = (PhoneEpisode(w, task, Rules(max_malformed=9), 3) for w in (tiny, other))
         assert one.request == two.request
         assert [one.step(a) for a in actions] == [two.step(a) for a in actions]
 
 
 def test_a_form_reveals_only_whether_it_was_too_much(tiny):
     """The answer to an accepted form is what the user has, not what the company wants."""
-    other = dataclasses.replace(
-        tiny, rules={k: dataclasses.replace(r, required=("email",)) for k, r in tiny.rules.items()}
-    )
+    rules = {k: dataclasses.replace(r, required=("email",)) for k, r in tiny.rules.items()}
+    effects = {"bank": dict.fromkeys(CIRCUMSTANCES, Effect(field="email")), "shop": {}}
+    others = [dataclasses.replace(tiny, **what) for what in ({"rules": rules}, {"effects": effects}, {"effects": {}})]
     seen = set()
-    for task in tiny.tasks:
-        for field in FIELDS:
-            one, two = (PhoneEpisode(w, task, AS_DECIDED, 5).step(form(field)) for w in (tiny, other))
-            assert one == two
-            seen.add(one)
+    for task, field, other in itertools.product(in_all_circumstances(tiny), FIELDS, others):
+        one, two = (PhoneEpisode(w, task, AS_DECIDED, 5).step(form(field)) for w in (tiny, other))
+        assert one == two
+        seen.add(one)
     assert len(seen) >= len(FIELDS)
 
 
@@ -790,19 +932,25 @@ def test_an_environment_needs_tasks(tiny):
 # --- reference policies ----------------------------------------------------------------------
 
 
-def test_the_oracle_certifies_every_task(world):
-    """All 700 tasks x 4 seeds, whatever the user's behaviour: always success."""
-    behaviours = collections.Counter()
-    for task in world.tasks:
-        for seed in range(4):
-            e = scripted(world, task, seed, policy=Oracle)
-            assert e.success, (task, seed, e.turns)
-            behaviours[UserSimulator(world.profiles[task.profile_id], f"{seed}/{task.task_id}").behaviour] += 1
-    assert min(behaviours[b] for b in ("cooperative", "partial", "difficult")) > 200
+drawn = functools.cache(generate_world)
 
 
-def test_the_oracle_takes_the_optimal_steps_with_a_cooperative_user(world):
-    checked = 0
+@pytest.mark.parametrize(
+    ("seed", "circumstances"), [(0, 4), (0, 0), (0, 6), (1, 2), (2, 4), (3, 6), (4, 6), (5, 4), (6, 0)]
+)
+def test_the_oracle_certifies_every_task(seed, circumstances):
+    """All 700 tasks x 2 seeds, whatever the user's behaviour: always success."""
+    world, behaviours = drawn(seed, circumstances), collections.Counter()
+    for task, again in itertools.product(world.tasks, range(2)):
+        e = scripted(world, task, again, policy=Oracle)
+        assert e.success and e.departments_in_order, (task, again, e.turns)
+        behaviours[e._user.behaviour] += 1
+    assert min(behaviours[b] for b in ("cooperative", "partial", "difficult")) > 100
+
+
+@pytest.mark.parametrize(("seed", "circumstances"), [(0, 4), (0, 0), (3, 6), (5, 4)])
+def test_the_oracle_takes_the_optimal_steps_with_a_cooperative_user(seed, circumstances):
+    world, checked = drawn(seed, circumstances), 0
     for task in world.tasks:
         user = UserSimulator(world.profiles[task.profile_id], f"0/{task.task_id}")
         if user.behaviour == "cooperative":
@@ -837,17 +985,12 @@ def test_reference_policies_are_ordered_as_expected(world):
         "no-op",
     ]
     rates = {name: rate(world, name) for name in REFERENCE_POLICIES}
-    nothing_asked = (
-        sum(
-            not world.rules[t.company_id, DEPARTMENT_OF_GOAL[t.goals[0]]].required for t in world.split("train", (1, 2))
-        )
-        / 250
-    )
+    nothing_asked = sum(not world.demands_of(t).needed() for t in world.split("train", (1, 2))) / 250
     assert rates["oracle"] == 1.0
-    assert 0.82 < rates["typical-prior"] < 0.95
-    assert 0.02 < rates["random"] < 0.08
+    assert 0.75 < rates["typical-prior"] < 0.9
+    assert 0.02 < rates["random"] < 0.1
     assert rates["random"] >= rates["retry-from-csr"] == rates["ask-everything"] == nothing_asked
-    assert nothing_asked < 0.04
+    assert nothing_asked < 0.05
     assert rates["no-op"] == 0.0
 
 
@@ -868,8 +1011,11 @@ class MadeUpValues(RetryFromCsr):
 
 
 def test_made_up_values_are_no_way_round_the_rules(world):
-    wins = [scripted(world, t, 0, policy=MadeUpValues).success for t in world.split("train", (1, 2, 4))]
-    assert sum(wins) / len(wins) < 0.04
+    """They win where nothing is asked for, and nowhere else."""
+    tasks = world.split("train", (1, 2, 4))
+    wins = [scripted(world, t, 0, policy=MadeUpValues).success for t in tasks]
+    assert wins == [not world.demands_of(t).needed() for t in tasks]
+    assert sum(wins) / len(wins) < 0.05
 
 
 def test_greed_is_declined(world):
@@ -881,7 +1027,7 @@ def test_scripted_agents_read_their_goals_and_company_from_the_request(world):
     for task in world.tasks:
         e = PhoneEpisode(world, task)
         agent = ScriptedAgent(e, world, random.Random(0))
-        assert sorted(agent.goals) == sorted(task.goals)
+        assert agent.goals == task.goals and agent.circumstances == task.circumstances
         assert agent.company_name() == world.companies[task.company_id].name
         assert agent.industry() == world.companies[task.company_id].industry
 
@@ -902,6 +1048,42 @@ def test_scripted_agents_follow_the_csr_to_the_right_department(start, tiny):
     agent.call_order = lambda: ["Sales", "Billing"]
     run_scripted(e, agent)
     assert [t.status for t in e.turns] == ["ok", "ok", "wrong_department", "success"]
+
+
+def test_scripted_agents_follow_the_csr_where_circumstances_lead(start, tiny):
+    """To Billing first, and to Customer Service instead; a field that is asked for on top stays out of reach."""
+    for said, fields, statuses in (
+        (("abroad",), IDS | BILL, ["routing_violation", "routing_violation", "success", "success", "success"]),
+        (("business_account",), IDS, ["wrong_department", "success"]),
+        (("joint_account",), IDS, ["routing_violation", "auth_failed"]),
+    ):
+        e = start("fraud", said=said)
+        agent = RandomForm(e, tiny, random.Random(0))
+        agent.choose_fields = lambda fields=fields: list(fields)
+        run_scripted(e, agent)
+        assert [t.status for t in e.turns if t.tool == "make_phone_call"] == statuses
+        assert e.success == (statuses[-1] == "success")
+
+
+def test_the_typical_prior_knows_what_circumstances_usually_change(tiny):
+    """At a bank that is typical in everything, it asks for exactly what is needed, and so fails nowhere."""
+    usual = {name: rule.required for (company, name), rule in tiny.rules.items() if company == "bank"}
+    typical = dataclasses.replace(
+        tiny.typical,
+        required={"banking": usual},
+        after={"banking": {"Fraud Department": "Customer Service"}},
+        house_field={"banking": "branch_code"},
+        effects={"banking": tiny.effects["bank"]},
+    )
+    world = dataclasses.replace(tiny, typical=typical)
+    policy = REFERENCE_POLICIES["typical-prior"]
+    for task_id, said in itertools.product(("bill", "two", "loan"), [(), *itertools.combinations(CIRCUMSTANCES, 2)]):
+        task = speaking_of(next(t for t in tiny.tasks if t.task_id == task_id), said)
+        e = PhoneEpisode(world, task, Rules(slack=0))
+        agent = policy(e, world, random.Random(0))
+        agent.directory = {d.name: d.phone for d in tiny.companies["bank"].departments}
+        agent.to_call = agent.call_order()
+        assert agent.choose_fields() == e.needed(), (task_id, said)
 
 
 def test_department_names_are_distinguishable_in_replies():

@@ -1,8 +1,9 @@
-"""knowledge: what a world model is told and asked, how a company is made unknown, who answers in a dream."""
+"""knowledge: what a world model is told and asked, what is true, how a company is made unknown, who answers a dream."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import random
 import re
@@ -12,14 +13,16 @@ import pytest
 from scripted import NO, VERDICTS, YES
 
 from lfo.envs.base import written
-from lfo.envs.phone.callers import REFERENCE_POLICIES, Oracle, RandomForm, RetryFromCsr, run_scripted
+from lfo.envs.phone import generate_world
+from lfo.envs.phone import knowledge as knowledge_module
+from lfo.envs.phone.callers import REFERENCE_POLICIES, Oracle, RandomForm, run_scripted
 from lfo.envs.phone.csr import DreamtCsr
 from lfo.envs.phone.environment import PhoneEnvironment
 from lfo.envs.phone.episode import PhoneEpisode, Rules
-from lfo.envs.phone.knowledge import PhoneKnowledge, empty_handed, rule_questions
-from lfo.envs.phone.phrasings import SITUATION_STATUS, meaning, say
-from lfo.envs.phone.tools import TOOLS, form, phone_call, search, search_company
-from lfo.envs.phone.vocabulary import FIELDS
+from lfo.envs.phone.knowledge import SENT, PhoneKnowledge, Step
+from lfo.envs.phone.phrasings import meaning, read_reply
+from lfo.envs.phone.tools import PHONE, TOOLS, form, phone_call, search, search_company
+from lfo.envs.phone.vocabulary import CIRCUMSTANCES, DEPARTMENT_OF_GOAL, FIELDS
 from lfo.protocols import Question
 from lfo.types import Call, Encoded, Example, Hangup, Malformed, StopReason, Turn
 
@@ -66,7 +69,8 @@ def test_state_by_hand(known):
     assert known.state("Please.", []) == (
         "Please. Step 1. Directory: . Previous Actions: . Collected Auth: []. Unavailable: []."
     )
-    rest = "make_phone_call 800-555-0003 auth_failed; none error; auth_info_form refused."
+    said = "(Billing. I need your email address.)"
+    rest = f"make_phone_call 800-555-0003 auth_failed {said}; none error; auth_info_form refused."
     collected = 'Collected Auth: ["email"]. Unavailable: ["last_4_cc"].'
     directory = "Please. Step 6. Directory: Billing 800-555-0003; Sales 800-555-0005."
     assert known.state("Please.", turns) == (
@@ -92,14 +96,23 @@ def test_values_of_the_form_never_enter_a_state(world):
     assert seen > 300
 
 
-def test_how_csrs_say_a_field_stands_in_no_state(world):
-    """The world model is told what was done and not what was answered."""
-    known, spoken = PhoneKnowledge(world), re.compile("|".join(map(re.escape, FIELDS.values())))
+def test_what_csrs_said_stands_in_the_state(world):
+    """Word by word, in the order of the calls; of what happened otherwise only that it did."""
+    known, heard = PhoneKnowledge(world), 0
     for i, task in enumerate(world.split("train")[:40]):
-        episode = PhoneEpisode(world, task, Rules(form_after_call=True), i)
-        run_scripted(episode, RetryFromCsr(episode, world, random.Random(i)))
-        assert any(spoken.search(turn.observation) for turn in episode.turns) or episode.success
-        assert not spoken.search(known.state(episode.request, episode.turns))
+        episode = PhoneEpisode(world, task, seed=i)
+        run_scripted(episode, RandomForm(episode, world, random.Random(i)))
+        said = [json.loads(turn.observation)["message"] for turn in episode.turns if turn.tool == PHONE]
+        state = known.state(episode.request, episode.turns)
+        assert re.findall(r"make_phone_call \S+ \w+ \((.*?)\)(?=; |\. Collected)", state) == said
+        heard += len(said)
+    assert heard > 40
+
+
+def test_what_was_supposed_was_not_said(known):
+    """A department that is taken to have served has a status and no words."""
+    turns = known.supposed([], phone_call("800-555-0003"), NO)
+    assert "Previous Actions: make_phone_call 800-555-0003 success. Collected" in known.state("Please.", turns)
 
 
 @pytest.mark.parametrize("number", ["\ud800", "\u0000", "😀" * 20, "<|/state|>", "x" * 50, ""])
@@ -109,13 +122,22 @@ def test_whatever_was_dialled_can_be_said_to_the_world_model(known, number):
     assert len(state) < 200 and state.isascii()
 
 
+@pytest.mark.parametrize("said", ["\ud800", "\u0000", "😀", 'a "b" \\ c\n', "x"])
+def test_whatever_was_said_can_be_said_to_the_world_model(known, said):
+    """In a dream a model answers the phone, and may escape what has no UTF-8 form."""
+    reply = json.dumps({"status": "auth_failed", "message": said})
+    state = known.state("Please.", [Turn(phone_call("1"), reply, "auth_failed")])
+    assert state.isascii() and state.isprintable()
+
+
 def test_what_is_learned_is_what_the_tools_answer(known):
     assert {name: set(tools) for name, tools in known.learned.items()} == {
         "phone": {"make_phone_call"},
         "phone+form": {"make_phone_call", "auth_info_form"},
         "all": set(TOOLS),
     }
-    assert "answered with\nX" in known.hint.format(reply="X")
+    assert known.hint.format(source="memory", reply="X").startswith("A note (memory): ")
+    assert known.hint.format(source="memory", reply="X").endswith("answered with\nX")
 
 
 # --- what it is asked ------------------------------------------------------------------------
@@ -151,6 +173,104 @@ def test_the_directory_is_the_last_one_read(known, looked_up):
     bank, shop = looked_up("Harbor Bank"), looked_up("Summit Stores")
     assert known.question([bank, shop], "800-555-0002") is None
     assert known.question([bank, shop], "800-555-0009") == phone_call("800-555-0009")
+
+
+def test_who_has_served_is_not_asked_about_again(known, looked_up):
+    """Who refused is, and so is who serves a company that is looked up only then."""
+    bank, number = looked_up("Harbor Bank"), "800-555-0003"
+    assert known.question([bank, called(number)], number) == phone_call(number)
+    assert known.question([bank, called(number, "success")], number) is None
+    assert known.question([bank, called(number, "success")], "800-555-0001") == phone_call("800-555-0001")
+
+
+@pytest.mark.parametrize("status", ["auth_failed", "success", "routing_violation", "wrong_department"])
+def test_what_is_supposed_of_a_reply(known, looked_up, status):
+    """Whoever asks for something would serve who has it; whoever sends the caller elsewhere would not."""
+    turns, call = (looked_up("Harbor Bank"),), phone_call("800-555-0003")
+    after = known.supposed(turns, call, json.dumps({"status": status, "message": "Billing. Call Sales first."}))
+    assert after == (turns if status in SENT else (*turns, Turn(call, "", "success")))
+
+
+# --- what is remembered ----------------------------------------------------------------------
+
+JOINT = "Please call Harbor Bank for me: dispute a charge. It is a joint account."
+
+
+def test_cases_by_hand(known, looked_up):
+    """Narrowest first: this company in these circumstances, such a company in these, and either in whatever ones."""
+    turns, billing = (looked_up("Harbor Bank"),), phone_call("800-555-0003")
+    here, there = ("bank", "Billing", False), ("banking", "Billing", False)
+    assert known.cases(Question(JOINT, turns, billing)) == (
+        (*here, ("joint_account",)),
+        (*there, ("joint_account",)),
+        here,
+        there,
+    )
+    here, there = ("bank", "Billing", True), ("banking", "Billing", True)
+    after = (*turns, called("800-555-0001", "success"))
+    assert known.cases(Question("Please call.", after, billing)) == ((*here, ()), (*there, ()), here, there)
+    refused = (*turns, called("800-555-0001"))  # nobody has served
+    assert known.cases(Question(JOINT, refused, billing)) == known.cases(Question(JOINT, turns, billing))
+
+
+def test_what_names_only_a_part_is_no_case(known, looked_up):
+    turns = (looked_up("Harbor Bank"),)
+    assert known.cases(Question(JOINT, turns, phone_call("800-555-0003", {"email": "e"}))) == ()
+    assert known.cases(Question(JOINT, turns, phone_call("800-555-9999"))) == ()  # nobody's number
+
+
+def test_a_case_can_be_remembered(known, looked_up):
+    """The same for the same, whatever else was said: other words for a circumstance, other goals, other refusals."""
+    bank, billing = looked_up("Harbor Bank"), phone_call("800-555-0003")
+    cases = known.cases(Question(JOINT, (bank,), billing))
+    assert len({*cases, *cases}) == 4
+    other = "I need help with Harbor Bank. I want to close my account. Two of us hold the account."
+    assert known.cases(Question(other, (bank, called("800-555-0002")), billing)) == cases
+    assert not set(known.cases(Question(JOINT, (bank,), phone_call("800-555-0004")))) & set(cases)
+
+
+def test_words_by_hand(known, looked_up):
+    bank = looked_up("Harbor Bank")
+    turns = (bank, called("800-555-0001", "success"), called("800-555-0005"))
+    assert known.words(Question(JOINT, (bank,), phone_call("800-555-0002"))) == f"{JOINT} Fraud_Department"
+    after = Question(JOINT, turns, phone_call("800-555-0002"))
+    assert known.words(after) == f"{JOINT} Fraud_Department after_Customer_Service"
+    assert known.words(Question(JOINT, (bank,), phone_call("800-555-9999"))) == JOINT
+
+
+# --- what is learned from an attempt ---------------------------------------------------------
+
+
+def test_lessons_by_hand(known, looked_up):
+    given = phone_call("800-555-0003", {"account_number": "123456", "email": "ana77@example.com"})
+    assert known.lesson(Turn(given, NO, "auth_failed")) == f'["account_number", "email"] {NO}'
+    assert known.lesson(Turn(phone_call("1"), YES, "success")) == f"[] {YES}"
+    declined = Turn(form(["email", "name"]), '{"declined": "no"}', "declined")
+    assert known.lesson(declined) == '["email", "name"] {"declined": "no"}'
+    filled = Turn(form(["email"]), '{"email": "ana77@example.com", "unavailable": []}', "ok")
+    nothing = [
+        filled,
+        looked_up("Harbor Bank"),
+        Turn(Hangup(), "", "stopped"),
+        Turn(Malformed("x", "no"), "no", "error"),
+    ]
+    assert [known.lesson(turn) for turn in nothing] == [""] * 4
+    assert known.lesson(Turn(form(["email"]), '{"refused": "no"}', "refused")) == ""
+
+
+def test_no_lesson_carries_a_personal_value(world):
+    """Whatever the user gave: which fields were handed over stands in a lesson, their values do not."""
+    known, lessons, values = PhoneKnowledge(world), 0, 0
+    for i, task in enumerate(world.tasks[::10]):
+        episode = PhoneEpisode(world, task, Rules(slack=9), i)
+        run_scripted(episode, (Oracle, RandomForm)[i % 2](episode, world, random.Random(i)))
+        for turn in episode.turns:
+            lesson = known.lesson(turn)
+            assert not [v for v in (*episode.collected.values(), *episode._user.truth.values()) if v in lesson]
+            assert bool(lesson) == (turn.tool == PHONE or turn.status == "declined")
+            lessons += bool(lesson)
+            values += bool(lesson) and len(episode.collected)
+    assert lessons > 80 and values > 200
 
 
 # --- a company that nobody knows -------------------------------------------------------------
@@ -350,79 +470,305 @@ def test_the_user_of_a_dream_is_real(dreamt, tiny):
 def test_who_answers_in_a_dream_knows_no_rule(tiny):
     responder = PhoneKnowledge(tiny).responder(tiny.tasks[0], 1.0)
     assert isinstance(responder, DreamtCsr)
-    assert "HiddenRule" not in repr(vars(responder))
+    assert not [hidden for hidden in ("HiddenRule", "Demand", "Effect") if hidden in repr(vars(responder))]
+
+
+# --- what is true ----------------------------------------------------------------------------
+
+drawn = functools.cache(generate_world)
+DRAWN = [(0, 4), (0, 0), (5, 4), (3, 6)]  # seed and kinds of circumstances; the last two have who serves instead
+
+
+def looked_up_at(world, company) -> tuple[Turn, ...]:
+    return knowledge_module.looked_up(world, company.company_id)
+
+
+def test_an_episode_begins_with_looking_a_company_up(world):
+    for company in list(world.companies.values())[:5]:
+        [turn] = looked_up_at(world, company)
+        episode = PhoneEpisode(world, next(t for t in world.tasks if t.company_id == company.company_id))
+        episode.step(turn.action)
+        assert episode.turns == [turn]
+
+
+@pytest.mark.parametrize(("seed", "circumstances"), DRAWN)
+@pytest.mark.parametrize("replies", ["list", "reasons"])
+def test_the_truth_is_what_an_empty_handed_caller_is_answered(seed, circumstances, replies):
+    """To the first call of an episode, whoever is called; the same but for the wording, and also in its kind."""
+    world = drawn(seed, circumstances)
+    known, seen, explained = PhoneKnowledge(world, reasons=replies == "reasons"), Counter(), 0
+    reasons = [reason for kind in CIRCUMSTANCES.values() for reason in kind.because]
+    for task in world.tasks[::9]:
+        company = world.companies[task.company_id]
+        turns = looked_up_at(world, company)
+        for department in company.departments:
+            question = Question(task.request, turns, phone_call(department.phone))
+            episode = PhoneEpisode(world, task, Rules(replies=replies))
+            episode.step(turns[0].action)
+            truth, answer = known.truth(question), episode.step(question.call)
+            assert meaning(truth) == meaning(answer)
+            told = [any(reason in text.lower() for reason in reasons) for text in (truth, answer)]
+            assert told[0] == told[1]
+            seen[episode.turns[-1].status] += 1
+            explained += told[0]
+    assert seen["auth_failed"] > 100 and seen["success"] > 0
+    assert (explained > 0) == (replies == "reasons" and circumstances > 0)
+    assert min(seen[status] for status in SENT if circumstances or status != "wrong_department") > 0 or seed == 0
+
+
+@pytest.mark.parametrize(("seed", "circumstances"), DRAWN)
+def test_the_truth_goes_on_after_what_is_supposed(seed, circumstances):
+    """It is what the caller hears who has everything, hands it over, and calls the next one with empty hands."""
+    world, compared = drawn(seed, circumstances), 0
+    known = PhoneKnowledge(world)
+    for task in world.split("train", (3, 5))[::4]:
+        company, truth = world.companies[task.company_id], world.profiles[task.profile_id].values
+        phones = {d.name: d.phone for d in company.departments}
+        turns = looked_up_at(world, company)
+        episode = PhoneEpisode(world, task)
+        for name in world.demands_of(task).to_call():
+            question = Question(task.request, turns, phone_call(phones[name]))
+            assert meaning(known.truth(question)) == meaning(episode.step(question.call))
+            if episode.stop:
+                break  # nothing was demanded of the last one
+            turns = known.supposed(turns, question.call, known.truth(question))
+            episode.step(phone_call(phones[name], truth))
+            compared += 1
+        assert episode.success
+    assert compared > 90
+
+
+def test_the_truth_is_the_same_each_time(world):
+    """Also of another world model's knowledge; other requests and numbers are answered in other words."""
+    one, two, texts = PhoneKnowledge(world), PhoneKnowledge(world, (1,)), set()
+    company = next(c for c in world.companies.values() if world.rules.get((c.company_id, "Billing")))
+    number = next(d.phone for d in company.departments if d.name == "Billing")
+    for i in range(30):
+        request = f"Please call {company.name} for me: dispute a charge." + " Please." * i
+        question = Question(request, looked_up_at(world, company), phone_call(number))
+        assert one.truth(question) == one.truth(question) == two.truth(question)
+        texts.add(one.truth(question))
+    assert len(texts) > 4 and len({meaning(text) for text in texts}) == 1
+
+
+def test_there_is_no_such_number_at_another_company(known, looked_up, tiny):
+    """The shop was looked up by mistake; the bank is meant."""
+    question = Question(JOINT, (looked_up("Summit Stores"),), phone_call("800-555-0009"))
+    assert json.loads(known.truth(question)) == {
+        "status": "wrong_department",
+        "message": "This number is not in service.",
+    }
 
 
 # --- what it knows ---------------------------------------------------------------------------
 
 
-def truthful(world):
-    """Answers questions as the rules say."""
-    rng = random.Random(0)
-    rules = {d.phone: world.rules[c.company_id, d.name] for c in world.companies.values() for d in c.departments}
-
-    def answer(question: Question) -> str:
-        rule = rules[question.call.arguments["phone_number"]]
-        message = say(rng, "missing", False, dept=rule.department, fields=rule.required)
-        return json.dumps({"status": SITUATION_STATUS["missing"], "message": message})
-
-    return lambda questions: [answer(q) for q in questions]
+def on_the_way(known: PhoneKnowledge, tiny, goals: str) -> list[tuple]:
+    """Whom a caller of the hand-made bank calls, and what is answered: status, then fields or departments."""
+    request = f"Please call Harbor Bank for me: {goals}"
+    steps = known.way(request, looked_up_at(tiny, tiny.companies["bank"]), "some")
+    assert all((s.task_id, s.company_id, s.question.request) == ("some", "bank", request) for s in steps)
+    assert [s.truth for s in steps] == [known.truth(s.question) for s in steps]
+    return [(s.department, *(x if isinstance(x, str) else set(x) for x in read_reply(s.truth) if x)) for s in steps]
 
 
-def askable(world, split: str) -> list[tuple[str, str]]:
-    companies = {t.company_id for t in world.split(split)}
-    return [key for key, rule in world.rules.items() if key[0] in companies and rule.required and not rule.after]
+CS, FRAUD = "Customer Service", "Fraud Department"
+IDS = {"account_number", "last_4_ssn"}
+BILL = {"account_number", "billing_zip"}
+
+
+def test_ways_by_hand(known, tiny):
+    assert on_the_way(known, tiny, "dispute a charge.") == [("Billing", "auth_failed", BILL)]
+    assert on_the_way(known, tiny, "hear about offers.") == [("Sales", "success")]
+    fraud = [(CS, "auth_failed", IDS), (FRAUD, "auth_failed", IDS | {"last_4_cc"})]
+    assert on_the_way(known, tiny, "report a fraud.") == [(FRAUD, "routing_violation", {CS}), *fraud]
+    both = on_the_way(known, tiny, "report a fraud and dispute a charge.")
+    assert both == [(FRAUD, "routing_violation", {CS}), *fraud, ("Billing", "auth_failed", BILL)]
+    # Customer Service was called on the way already, and is not called again.
+    assert on_the_way(known, tiny, "report a fraud and close my account.") == [
+        (FRAUD, "routing_violation", {CS}),
+        *fraud,
+    ]
+
+
+def test_ways_in_circumstances_by_hand(known, tiny):
+    joint, abroad = "It is a joint account.", "I am calling from abroad."
+    assert on_the_way(known, tiny, f"dispute a charge. {joint}") == [
+        ("Billing", "auth_failed", BILL | {"phone_number"})
+    ]
+    assert on_the_way(known, tiny, f"report a fraud. {abroad}") == [
+        (FRAUD, "routing_violation", {CS}),
+        (CS, "routing_violation", {"Billing"}),
+        ("Billing", "auth_failed", BILL),
+        (CS, "auth_failed", IDS),
+        (FRAUD, "auth_failed", IDS | {"last_4_cc"}),
+    ]
+    firm = "It is a business account."
+    assert on_the_way(known, tiny, f"report a fraud. {firm}") == [
+        (FRAUD, "wrong_department", {CS}),
+        (CS, "auth_failed", IDS),
+    ]
+    assert on_the_way(known, tiny, f"hear about offers. {joint} {abroad} {firm}") == [
+        ("Sales", "wrong_department", {CS}),
+        (CS, "routing_violation", {"Billing"}),
+        ("Billing", "auth_failed", BILL | {"phone_number"}),
+        (CS, "auth_failed", IDS | {"phone_number"}),
+    ]
+
+
+def test_nobody_calls_on_when_everything_is_done(known, tiny):
+    """Two goals are moved, each by its own department; Customer Service serves both, and the way is at its end."""
+    assert on_the_way(known, tiny, "dispute a charge and defer a loan payment. It is a business account.") == [
+        ("Billing", "wrong_department", {CS}),
+        (CS, "auth_failed", IDS),
+    ]
+
+
+def test_a_way_needs_a_directory(known, looked_up):
+    assert known.way(JOINT, ()) == [] == known.way(JOINT, (looked_up("Nobody Knows"),))
+    assert known.way("Please call Harbor Bank for me: activate roaming.", (looked_up("Harbor Bank"),)) == []
+    only = known.way(JOINT, (looked_up("Harbor Bank"),))
+    assert [(s.task_id, s.department) for s in only] == [("", "Billing")]
+
+
+@pytest.mark.parametrize(("seed", "circumstances"), DRAWN)
+def test_a_way_leads_to_whom_the_task_needs(seed, circumstances):
+    """Exactly those that the goals need, each once and in an order that routing allows, and who sends the caller on.
+
+    Who sends the caller on usually serves one of the goals, or is needed, only later.
+    """
+    world = drawn(seed, circumstances)
+    known, longest = PhoneKnowledge(world), 0
+    for task in world.tasks:
+        demanded, turns = world.demands_of(task), looked_up_at(world, world.companies[task.company_id])
+        steps = known.way(task.request, turns, task.task_id)
+        serving = [s.department for s in steps if read_reply(s.truth)[0] not in SENT]
+        sending = [s.department for s in steps if read_reply(s.truth)[0] in SENT]
+        assert sorted(serving) == sorted(demanded.to_call())
+        assert all(demanded.of[name].after in ("", *serving[:i]) for i, name in enumerate(serving))
+        assert set(sending) <= {*demanded.to_call(), *(DEPARTMENT_OF_GOAL[goal] for goal in task.goals)}
+        assert len(set(sending)) == len(sending)
+        longest = max(longest, len(steps))
+        for step in steps:
+            assert step.question.call == phone_call(step.question.call.arguments["phone_number"])
+            fields = set(demanded.of[step.department].required)
+            assert read_reply(step.truth)[1] == (fields if step.department not in sending else frozenset()) or (
+                step.department in sending
+            )
+    assert longest == knowledge_module.LONGEST_WAY or circumstances == 0
+
+
+def test_steps_by_hand(tiny):
+    """Two tasks want the same of the bank: it is asked about once. Who has served first is not asked again."""
+    asked = PhoneKnowledge(tiny, (5,)).steps("train")  # of all levels, whatever is trained on
+    assert [(s.task_id, s.department, read_reply(s.truth)[0]) for s in asked] == [
+        ("bill", "Billing", "auth_failed"),
+        ("fraud", FRAUD, "routing_violation"),
+        ("fraud", CS, "auth_failed"),
+        ("fraud", FRAUD, "auth_failed"),
+        ("loan", "Loans", "auth_failed"),
+        ("offer", "Sales", "success"),
+        ("two", "Billing", "auth_failed"),
+        ("two", CS, "auth_failed"),
+    ]
+    assert PhoneKnowledge(tiny).steps("nowhere") == []
+
+
+def test_steps_are_asked_with_empty_hands_and_without_telling(world):
+    """Neither a value nor a field nor a reason stands in what is asked; who has served does."""
+    known = PhoneKnowledge(world)
+    words = [*FIELDS.values(), *(reason for kind in CIRCUMSTANCES.values() for reason in kind.because)]
+    for step in known.steps("test"):
+        text = prompt(known, step.question.request, step.question.turns, step.question.call)
+        assert not [word for word in words if word in text.lower()]
+        assert '"auth_info": {}' in text and "Collected Auth: []. Unavailable: []." in text
+        assert text.count(" success") == len(step.question.turns) - 1
 
 
 @pytest.mark.parametrize("split", ["validation", "test"])
-def test_a_perfect_world_model_names_every_rule(world, split):
-    known = PhoneKnowledge(world, (1, 2))  # asked about all companies of the split, whatever is trained on
-    assert known.examine(truthful(world), split) == {
+def test_a_perfect_world_model_answers_every_step(world, split):
+    """In words of its own: it gives no reasons."""
+    known, plain = PhoneKnowledge(world), PhoneKnowledge(world, (1, 2), reasons=False)
+    truthful = lambda questions: [plain.truth(question) for question in questions]  # noqa: E731
+    assert known.examine(truthful, split) == {
         "rule_accuracy": 1.0,
         "rule_accuracy_typical": 1.0,
-        "n": len(askable(world, split)),
+        "rule_accuracy_way": 1.0,
+        "n": len(known.steps(split)),
     }
+    asked = [step.question for step in known.steps(split)]
+    assert truthful(asked) != [known.truth(question) for question in asked]
     assert known.examine(lambda questions: [], "nowhere")["n"] == 0
 
 
-def test_one_field_too_many_or_too_few_is_wrong(world):
-    """A world model that believes other rules for every third department is right about the other two thirds."""
-    keys = askable(world, "test")
-    believed = dict(world.rules)
-    for i, key in enumerate(keys[::3]):
-        required = believed[key].required
-        spare = next(f for f in FIELDS if f not in required)
-        others = required[1:] if i % 2 and len(required) > 1 else (*required, spare)
-        believed[key] = dataclasses.replace(believed[key], required=others)
-    found = PhoneKnowledge(world).examine(truthful(dataclasses.replace(world, rules=believed)), "test")
-    typical = [world.rules[key].variation == "typical" for key in keys]
-    changed = [i % 3 == 0 for i in range(len(keys))]
-    right = [t for t, c in zip(typical, changed, strict=True) if not c]
-    assert found["rule_accuracy"] == pytest.approx(len(right) / len(keys))
-    assert found["rule_accuracy_typical"] == pytest.approx(sum(right) / sum(typical))
-    assert found["rule_accuracy"] != found["rule_accuracy_typical"]
+def test_what_is_examined_by_hand(bank):
+    """Of the eight steps of the hand-made tasks, one is a success, one sends the caller on, Loans is not typical."""
+    known = PhoneKnowledge(bank)
+
+    def scores(answer) -> list[float]:
+        found = known.examine(lambda questions: [answer(question) for question in questions], "train")
+        return [found[name] for name in ("rule_accuracy", "rule_accuracy_typical", "rule_accuracy_way", "n")]
+
+    assert scores(lambda question: YES) == [1 / 8, 1 / 8, 0, 8]
+    assert scores(lambda question: "gibberish") == [0, 0, 0, 8]
+    sent = json.dumps({"status": "routing_violation", "message": f"{FRAUD}. Try {CS} first."})
+    assert scores(lambda question: sent) == [1 / 8, 1 / 8, 1, 8]
+    wrong_status = sent.replace("routing_violation", "wrong_department")
+    assert scores(lambda question: wrong_status) == [0, 0, 0, 8]
+    bill = "Billing. Give me your account number and billing ZIP code."
+    named = lambda message: scores(lambda question: json.dumps({"status": "auth_failed", "message": message}))  # noqa: E731
+    assert named(bill) == [2 / 8, 2 / 8, 0, 8]
+    assert named(bill.replace("account number and ", "")) == [0, 0, 0, 8]  # a field too few
+    assert named(bill.replace("your", "your email address,")) == [0, 0, 0, 8]  # one too many
 
 
-def test_rules_are_asked_with_empty_hands_and_without_telling(tiny):
-    """Fraud comes after another call, Sales demands nothing: neither is asked about."""
-    known = PhoneKnowledge(tiny)
-    asked = rule_questions(tiny, ["bank", "shop"])
-    assert known.rules("train") == asked  # nobody wants anything of the shop, and it would not be asked about
-    assert [q.question.call for q in asked] == [phone_call(f"800-555-000{n}") for n in (1, 3, 4)]
-    texts = [prompt(known, q.question.request, q.question.turns, q.question.call) for q in asked]
-    assert not any(spoken in text for text in texts for spoken in FIELDS.values())
-    assert all("Step 2. Directory: Customer Service 800-555-0001; " in text for text in texts)
+@pytest.fixture
+def bank(tiny):
+    """The hand-made world, its bank typical of its trade."""
+    rules = {key: dataclasses.replace(rule, variation="typical") for key, rule in tiny.rules.items()}
+    return dataclasses.replace(tiny, rules=rules)
 
 
-def test_a_call_may_be_made_for_another_goal(tiny):
-    """The number is that of the department called, the wish that of the other one."""
-    bank = tiny.companies["bank"]
-    question = empty_handed(tiny, bank, "Billing", "Loans")
-    assert question.request == "Please call Harbor Bank for me: defer a loan payment."
-    assert question.call == phone_call("800-555-0003")
-    [asked] = [q for q in rule_questions(tiny, ["bank"]) if q.department == "Billing"]
-    assert asked.question == empty_handed(tiny, bank, "Billing", "Billing")
-    assert (asked.truth, asked.variation) == ({"account_number", "billing_zip"}, "typical")
+def test_typical_companies_are_scored_apart(world):
+    known = PhoneKnowledge(world)
+    steps = known.steps("test")
+    typical = {s.question for s in steps if world.variation(s.company_id) == "typical"}
+    knows = lambda questions: [known.truth(q) if q in typical else "gibberish" for q in questions]  # noqa: E731
+    found = known.examine(knows, "test")
+    assert found["rule_accuracy_typical"] == 1.0
+    assert found["rule_accuracy"] == pytest.approx(len(typical) / len(steps)) and 0.5 < found["rule_accuracy"] < 0.9
+
+
+def test_whoever_ignores_circumstances_is_wrong_about_many_steps(world):
+    """The rules alone do not answer: a world model has to read the request."""
+    deaf = PhoneKnowledge(dataclasses.replace(world, effects={}))
+    found = PhoneKnowledge(world).examine(lambda questions: [deaf.truth(q) for q in questions], "validation")
+    assert 0.2 < found["rule_accuracy"] < 0.7
+
+
+def test_only_the_truth_and_who_asks_for_it_read_what_is_hidden(tiny, looked_up):
+    """Whatever else is told, asked and remembered is the same in a world with other rules and effects."""
+    rules = {k: dataclasses.replace(r, required=("email",), after="") for k, r in tiny.rules.items()}
+    one, two = PhoneKnowledge(tiny), PhoneKnowledge(dataclasses.replace(tiny, rules=rules, effects={}))
+    request = f"{JOINT} I am calling from abroad. It is a business account."
+    turns = [
+        looked_up("Harbor Bank"),
+        Turn(form(["email"]), '{"unavailable": ["email"]}', "ok"),
+        called("800-555-0001"),
+    ]
+    for turns_so_far in (turns[:1], turns):
+        for number in (d.phone for d in tiny.companies["bank"].departments):
+            question = Question(request, tuple(turns_so_far), phone_call(number))
+            assert one.truth(question) != two.truth(question)
+            for ask in (PhoneKnowledge.cases, PhoneKnowledge.words):
+                assert ask(one, question) == ask(two, question)
+            assert one.question(turns_so_far, number) == two.question(turns_so_far, number)
+            assert one.supposed(turns_so_far, question.call, NO) == two.supposed(turns_so_far, question.call, NO)
+        assert one.state(request, turns_so_far) == two.state(request, turns_so_far)
+        assert one.intention(turns_so_far) == two.intention(turns_so_far)
+        assert [one.lesson(turn) for turn in turns_so_far] == [two.lesson(turn) for turn in turns_so_far]
+        example = as_example("bill", request, turns_so_far)
+        assert one.anonymise(example, random.Random(1)) == two.anonymise(example, random.Random(1))
 
 
 def test_meaning_is_that_of_the_phrasings(known):

@@ -1,4 +1,4 @@
-"""simulator: what CSRs check and in which order, what they say, and how users behave."""
+"""csr, phrasings and user: what CSRs check and in which order, what they say and why, and how users behave."""
 
 from __future__ import annotations
 
@@ -25,7 +25,14 @@ from lfo.envs.phone.phrasings import (
 )
 from lfo.envs.phone.records import Profile
 from lfo.envs.phone.user import BEHAVIOURS, UserSimulator, _garble
-from lfo.envs.phone.vocabulary import ALWAYS_AVAILABLE, DEPARTMENTS, FIELDS, canonical, industry_fields
+from lfo.envs.phone.vocabulary import (
+    ALWAYS_AVAILABLE,
+    CIRCUMSTANCES,
+    DEPARTMENTS,
+    FIELDS,
+    canonical,
+    industry_fields,
+)
 
 TRUTH = {
     "account_number": "123456",
@@ -34,13 +41,15 @@ TRUTH = {
     "billing_zip": "22222",
     "date_of_birth": "1980-02-03",
     "name": "Ana Lopez",
+    "phone_number": "444-555-6666",
     "email": "ana77@example.com",
 }
 CS, FRAUD, BILLING, LOANS, SALES = (f"800-555-000{i}" for i in range(1, 6))
 
 
-def csr(tiny, *goals: str, seed="0", held_out=False) -> CsrSimulator:
-    return CsrSimulator(tiny.companies["bank"], tiny.rules, goals, seed, held_out)
+def csr(tiny, *goals: str, circumstances=(), seed="0", held_out=False, reasons=False) -> CsrSimulator:
+    demands = tiny.demands("bank", goals, circumstances)
+    return CsrSimulator(tiny.companies["bank"], demands, seed, held_out, reasons)
 
 
 def right(*fields: str) -> dict[str, str]:
@@ -70,39 +79,66 @@ def test_four_styles_each_with_training_and_held_out_phrasings():
     assert set(SITUATION_STATUS.values()) == {"success", "auth_failed", "wrong_department", "routing_violation"}
 
 
-TEMPLATES = [
-    (situation, style, k)
-    for situation, styles in PHRASINGS.items()
-    for style, variants in styles.items()
-    for k in range(len(variants))
-]
+class Path:
+    """In the place of a random stream: its choices are those of a path, the first of all after that."""
+
+    def __init__(self, path: list[int]):
+        self.path, self.sizes = path, []
+
+    def choice(self, options):
+        self.sizes.append(len(options))
+        at = len(self.sizes) - 1
+        return options[self.path[at] if at < len(self.path) else 0]
+
+
+def all_said(situation: str, held_out: bool, because=None, **slots) -> list[str]:
+    """Everything that `say` can say, from whatever it draws."""
+    texts, paths = [], [[]]
+    while paths:
+        rng = Path(paths.pop())
+        texts.append(say(rng, situation, held_out, because, **slots))
+        taken = len(rng.path)
+        for at, size in enumerate(rng.sizes[taken:], taken):
+            paths += [[*rng.path, *[0] * (at - taken), other] for other in range(1, size)]
+    return texts
+
+
+def in_all_ways(situation: str, because=None, **slots) -> list[str]:
+    """In training and held out."""
+    return all_said(situation, False, because, **slots) + all_said(situation, True, because, **slots)
+
+
+def test_whatever_can_be_said_is_all_phrasings():
+    """What this file enumerates is as much as there is: nothing is said twice."""
+    for situation, styles in PHRASINGS.items():
+        slots = {"dept": "Loans", "fields": ["email"], "other": "name" if situation == "alternative" else "Sales"}
+        assert len(all_said(situation, True, **slots)) == len(styles) == 4
+        texts = in_all_ways(situation, **slots)
+        assert len(set(texts)) == len(texts) == sum(map(len, styles.values()))
+        dice = random.Random(5)
+        assert {say(dice, situation, dice.random() < 0.5, **slots) for _ in range(2_000)} == set(texts)
 
 
 @pytest.mark.parametrize("situation", ["missing", "mismatch"])
 def test_every_phrasing_names_exactly_its_fields(situation):
-    """All styles, held-out ones included; every field alone and 300 drawn lists of two to six."""
+    """All styles, held-out ones included; every field alone and 100 drawn lists of two to six."""
     rng = random.Random(1)
-    lists = [(f,) for f in FIELDS] + [canonical(rng.sample(list(FIELDS), rng.randint(2, 6))) for _ in range(300)]
-    for variants in PHRASINGS[situation].values():
-        for template in variants:
-            for fields in lists:
-                text = template.format(dept=rng.choice(list(DEPARTMENTS)), fields=oxford([FIELDS[f] for f in fields]))
-                assert requested_fields(text) == set(fields), text
+    lists = [(f,) for f in FIELDS] + [canonical(rng.sample(list(FIELDS), rng.randint(2, 6))) for _ in range(100)]
+    for fields in lists:
+        for text in in_all_ways(situation, dept=rng.choice(list(DEPARTMENTS)), fields=fields):
+            assert requested_fields(text) == set(fields), text
 
 
 def test_every_phrasing_of_an_alternative_names_both_fields():
-    for variants in PHRASINGS["alternative"].values():
-        for template in variants:
-            for missing, other in itertools.permutations(FIELDS, 2):
-                text = template.format(dept="Loans", fields=FIELDS[missing], other=FIELDS[other])
-                assert requested_fields(text) == {missing, other}, text
+    for missing, other in itertools.permutations(FIELDS, 2):
+        for text in in_all_ways("alternative", dept="Loans", fields=[missing], other=other):
+            assert requested_fields(text) == {missing, other}, text
 
 
 def test_departments_are_never_read_as_fields():
-    for situation in ("routing", "wrong_department", "success"):
-        for variants in PHRASINGS[situation].values():
-            for template, dept in itertools.product(variants, DEPARTMENTS):
-                assert requested_fields(template.format(dept=dept, other=dept)) == frozenset()
+    for situation, dept in itertools.product(("routing", "wrong_department", "success"), DEPARTMENTS):
+        for text in in_all_ways(situation, dept=dept, other=dept):
+            assert requested_fields(text) == frozenset()
 
 
 def test_a_list_of_three_is_said_with_an_oxford_comma(tiny):
@@ -132,7 +168,7 @@ def test_held_out_phrasings_never_occur_in_training():
     assert len(training) > len(held_out)
     assert not training & held_out
     templates = [t for styles in PHRASINGS.values() for variants in styles.values() for t in variants]
-    assert len(set(templates)) == len(templates) == len(TEMPLATES)
+    assert len(set(templates)) == len(templates)
 
 
 def test_every_phrasing_is_used_and_styles_are_equally_likely():
@@ -155,14 +191,14 @@ def test_every_phrasing_is_read_back(situation):
     fields = ("account_number", "last_4_ssn", "phone_number")
     for department in DEPARTMENTS:
         other = "Technical Support (Priority)" if department == "Sales" else "Technical Support"
-        for text in (text for variants in PHRASINGS[situation].values() for text in variants):
-            slots = {"dept": department, "fields": oxford([FIELDS[f] for f in fields]), "other": other}
-            if situation == "alternative":
-                slots |= {"fields": FIELDS["last_4_cc"], "other": FIELDS["email"]}
-            status = SITUATION_STATUS[situation]
-            reply = json.dumps({"status": status, "message": text.format(**slots)})
-            named = {"missing": fields, "mismatch": fields, "alternative": ("last_4_cc", "email")}.get(situation, ())
-            departments = {other} if situation in ("routing", "wrong_department") else set()
+        slots = {"dept": department, "fields": fields, "other": other}
+        if situation == "alternative":
+            slots |= {"fields": ["last_4_cc"], "other": "email"}
+        status = SITUATION_STATUS[situation]
+        named = {"missing": fields, "mismatch": fields, "alternative": ("last_4_cc", "email")}.get(situation, ())
+        departments = {other} if situation in ("routing", "wrong_department") else set()
+        for text in in_all_ways(situation, **slots):
+            reply = json.dumps({"status": status, "message": text})
             assert read_reply(reply) == (status, frozenset(named), frozenset(departments))
 
 
@@ -192,6 +228,245 @@ def test_a_phone_reply_is_shown_as_it_is_said():
     assert spoken('{"status": "success", "message": "Sales. Done."}') == "success: Sales. Done."
     for text in ("gibberish {", '{"departments": []}', "3"):
         assert spoken(text) == text
+
+
+# --- why something is demanded ---------------------------------------------------------------
+
+PHONE_JOINT = {"phone_number": "joint_account"}
+BILL_JOINT = {"dept": "Billing", "fields": ["account_number", "billing_zip", "phone_number"]}
+
+
+def test_a_field_is_named_after_its_reason():
+    named = "your account number and billing ZIP code; and with a joint account, your phone number"
+    assert set(all_said("missing", True, PHONE_JOINT, **BILL_JOINT)) == {
+        f"Billing. Verification calls for {named}.",
+        f"Billing, hi! Mind telling me {named}?",
+        f"Billing. State {named}.",
+        f"Billing. Apologies, we have to ask for {named}.",
+    }
+    said = all_said("missing", False, PHONE_JOINT, **BILL_JOINT)
+    assert len(said) == len(set(said)) == 8 * 2  # each phrasing with each of the two reasons
+    named = "your account number and billing ZIP code; and as it is a joint account, your phone number"
+    assert f"Billing. I am afraid I still need {named}." in said
+
+
+def test_what_only_circumstances_demand_follows_them():
+    because = {"last_4_ssn": "large_amount", "phone_number": "joint_account"}
+    assert set(all_said("missing", True, because, dept="Sales", fields=because)) == {
+        f"Sales{opening} the following: with a large sum, your last four digits of the SSN; and with a joint account,"
+        f" your phone number{end}"
+        for opening, end in (
+            (". Verification calls for", "."),
+            (", hi! Mind telling me", "?"),
+            (". State", "."),
+            (". Apologies, we have to ask for", "."),
+        )
+    }
+
+
+def test_another_department_is_named_after_its_reason():
+    """The sentence goes on in small letters, but for the name of the department."""
+    moved = {"Sales": "abroad"}
+    assert set(all_said("routing", True, moved, dept="Loans", other="Sales")) == {
+        "Loans. For calls from overseas, kindly contact Sales first.",
+        "Loans, hi! For calls from overseas, try Sales first.",
+        "Loans. For calls from overseas, Sales first.",
+        "Loans. For calls from overseas, apologies, Sales comes first.",
+    }
+    assert set(all_said("wrong_department", True, moved, dept="Loans", other="Sales")) == {
+        "Loans. For calls from overseas, that falls to Sales.",
+        "Loans, hi! For calls from overseas, that is one for Sales.",
+        "Loans. For calls from overseas, wrong place, ask Sales.",
+        "Loans. For calls from overseas, apologies, only Sales can do that.",
+    }
+    assert len(set(all_said("routing", False, moved, dept="Loans", other="Sales"))) == 4 * 2
+    assert "Loans. As you call from abroad, please call Sales first." in all_said(
+        "routing", False, moved, dept="Loans", other="Sales"
+    )
+
+
+@pytest.mark.parametrize("because", [None, {}, {"Sales": "abroad", "email": "joint_account"}])
+def test_what_has_no_reason_is_said_as_it_always_was(because):
+    """Also where something else has one, and where nothing is demanded: a mismatch, an alternative, a success."""
+    reasons = [reason for kind in CIRCUMSTANCES.values() for reason in kind.because]
+    for situation in PHRASINGS:
+        slots = {"dept": "Loans", "fields": ["name"], "other": "email" if situation == "alternative" else "Billing"}
+        texts = in_all_ways(situation, because, **slots)
+        assert set(texts) == set(in_all_ways(situation, None, **slots))
+        assert not [text for text in texts for reason in reasons if reason in text.lower()]
+
+
+def spoken_reasons(text: str) -> dict[str, str]:
+    """Field -> circumstance, of every reason that stands right before a field in a reply."""
+    found = {}
+    for name, kind in CIRCUMSTANCES.items():
+        for reason in kind.because:
+            if reason in text:
+                after = text.partition(f"{reason}, your ")[2]
+                found[next(f for f, said in FIELDS.items() if after.startswith(said))] = name
+    return found
+
+
+def test_every_phrasing_with_reasons_is_read_back():
+    """Exactly the fields that are demanded, each with its reason right before it, in all styles, the held-out too."""
+    rng = random.Random(3)
+    for _ in range(60):
+        fields = canonical(rng.sample(list(FIELDS), rng.randint(1, 6)))
+        special = rng.sample(fields, min(len(fields), rng.randint(1, 2)))
+        because = dict(zip(special, rng.sample(list(CIRCUMSTANCES), len(special)), strict=True))
+        department = rng.choice(list(DEPARTMENTS))
+        for text in in_all_ways("missing", because, dept=department, fields=fields):
+            reply = json.dumps({"status": "auth_failed", "message": text})
+            assert read_reply(reply) == ("auth_failed", frozenset(fields), frozenset())
+            assert spoken_reasons(text) == because
+            plain, *owed = text.split("; and ")
+            assert len(owed) == len(because) - (len(because) == len(fields))
+            assert requested_fields(plain) - set(because) == set(fields) - set(because)
+            assert text.startswith(department)
+
+
+@pytest.mark.parametrize("situation", ["routing", "wrong_department"])
+def test_every_phrasing_with_a_reason_for_another_department_is_read_back(situation):
+    for circumstance, department in itertools.product(CIRCUMSTANCES, DEPARTMENTS):
+        other = "Technical Support (Priority)" if department == "Sales" else "Technical Support"
+        for text in in_all_ways(situation, {other: circumstance}, dept=department, other=other):
+            reply = json.dumps({"status": SITUATION_STATUS[situation], "message": text})
+            assert read_reply(reply) == (SITUATION_STATUS[situation], frozenset(), frozenset([other]))
+            assert text.startswith(f"{department}. ") or text.startswith(f"{department}, hi! ")
+            (reason,) = [x for x in CIRCUMSTANCES[circumstance].because if x in text.lower()]
+            assert f"{reason[0].upper()}{reason[1:]}, " in text
+
+
+def test_held_out_reasons_never_occur_in_training():
+    for name, kind in CIRCUMSTANCES.items():
+        training, held_out = (all_said("missing", x, {"phone_number": name}, **BILL_JOINT) for x in (False, True))
+        assert not set(training) & set(held_out)
+        assert all(kind.because[-1] in text for text in held_out)
+        assert not [text for text in training if kind.because[-1] in text]
+        assert all(any(reason in text for text in training) for reason in kind.because[:-1])
+
+
+# --- circumstances ---------------------------------------------------------------------------
+
+
+def test_a_circumstance_may_demand_a_field(tiny):
+    """Who gives what is usual is asked for the rest only; a reason is said for no other field."""
+    for reasons in (False, True):
+        talk = csr(tiny, "dispute a charge", circumstances=("joint_account",), reasons=reasons)
+        reply = talk.call(BILLING, {}, TRUTH, set())
+        assert (reply.status, reply.missing) == ("auth_failed", ("account_number", "billing_zip", "phone_number"))
+        assert spoken_reasons(reply.message) == (PHONE_JOINT if reasons else {})
+        reply = talk.call(BILLING, right("account_number", "billing_zip"), TRUTH, set())
+        assert (reply.status, reply.missing) == ("auth_failed", ("phone_number",))
+        assert requested_fields(reply.message) == {"phone_number"}
+        assert ("the following: " in reply.message) == reasons
+        reply = talk.call(BILLING, right("phone_number", "billing_zip"), TRUTH, set())
+        assert (reply.missing, spoken_reasons(reply.message)) == (("account_number",), {})
+        assert (
+            talk.call(BILLING, right("account_number", "billing_zip", "phone_number"), TRUTH, set()).status == "success"
+        )
+
+
+def test_no_circumstance_is_the_reason_for_what_is_demanded_anyway(tiny):
+    for seed in range(20):
+        talk = csr(tiny, "close my account", circumstances=("large_amount",), seed=str(seed), reasons=True)
+        reply = talk.call(CS, {}, TRUTH, set())
+        assert requested_fields(reply.message) == {"account_number", "last_4_ssn"}
+        assert not [r for kind in CIRCUMSTANCES.values() for r in kind.because if r in reply.message]
+
+
+def test_a_field_of_a_circumstance_may_be_replaced_or_wrong(tiny):
+    """As any other field: neither an alternative nor a mismatch has a reason."""
+    talk = csr(tiny, "dispute a charge", circumstances=("joint_account",), reasons=True)
+    bill = right("account_number", "billing_zip")
+    reply = talk.call(BILLING, bill, TRUTH, {"phone_number"})
+    assert (reply.missing, requested_fields(reply.message)) == (("date_of_birth",), {"phone_number", "date_of_birth"})
+    reply = talk.call(BILLING, {}, TRUTH, {"phone_number"})
+    assert reply.missing == ("account_number", "date_of_birth", "billing_zip")
+    assert spoken_reasons(reply.message) == {}
+    reply = talk.call(BILLING, bill | {"phone_number": "0"}, TRUTH, set())
+    assert (reply.mismatched, requested_fields(reply.message)) == (("phone_number",), {"phone_number"})
+    assert talk.call(BILLING, bill | right("date_of_birth"), TRUTH, {"phone_number"}).status == "success"
+
+
+def test_a_circumstance_may_lead_to_another_department_first(tiny):
+    """Customer Service on the way to Fraud sends the caller on for that reason; Fraud does so as always, for none."""
+    abroad = "As you call from abroad", "Because you are out of the country"
+    for seed in range(20):
+        talk = csr(tiny, "report a fraud", circumstances=("abroad",), seed=str(seed), reasons=True)
+        reply = talk.call(FRAUD, {}, TRUTH, set())
+        assert (reply.status, "Customer Service" in reply.message) == ("routing_violation", True)
+        assert not any(reason in reply.message for reason in abroad)
+        reply = talk.call(CS, right("account_number", "last_4_ssn"), TRUTH, set())
+        assert reply.status == "routing_violation" and "Billing" in reply.message
+        assert any(f"{reason}, " in reply.message for reason in abroad)
+    assert talk.call(LOANS, {}, TRUTH, set()).status == "routing_violation"  # everybody does, whoever is called
+    for number, fields in ((BILLING, "account_number billing_zip"), (CS, "account_number last_4_ssn")):
+        assert talk.call(number, right(*fields.split()), TRUTH, set()).status == "success"
+        assert not talk.all_served
+    assert talk.call(FRAUD, right("account_number", "last_4_ssn", "last_4_cc"), TRUTH, set()).status == "success"
+    assert talk.all_served
+
+
+@pytest.mark.parametrize("reasons", [False, True])
+def test_who_is_relieved_of_a_goal_says_so_at_once(tiny, reasons):
+    """Billing asks for nothing; Customer Service serves; Loans, which had no part in it, is as ever."""
+    company = [f"{r[0].upper()}{r[1:]}, " for r in CIRCUMSTANCES["business_account"].because]
+    for seed in range(20):
+        talk = csr(tiny, "dispute a charge", circumstances=("business_account",), seed=str(seed), reasons=reasons)
+        for given in ({}, right("account_number", "billing_zip"), {"account_number": "0"}):
+            reply = talk.call(BILLING, given, TRUTH, set())
+            assert (reply.status, reply.department) == ("wrong_department", "Billing")
+            assert "Customer Service" in reply.message and requested_fields(reply.message) == frozenset()
+            assert any(reason in reply.message for reason in company) == reasons
+        assert talk.call(LOANS, {}, TRUTH, set()).missing == ("name", "date_of_birth")
+        reply = talk.call(LOANS, right("name", "date_of_birth"), TRUTH, set())
+        assert reply.status == "wrong_department" and "Customer Service" in reply.message
+        assert not any(reason in reply.message for reason in company)
+        assert not talk.all_served
+        assert talk.call(CS, right("account_number", "last_4_ssn"), TRUTH, set()).status == "success"
+        assert talk.all_served
+
+
+def test_who_has_another_part_in_a_moved_goal_does_not_send_the_caller_away(tiny):
+    """The charge of a firm that calls from abroad is moved from Billing, which has to be called first all the same."""
+    talk = csr(tiny, "dispute a charge", circumstances=("abroad", "business_account"))
+    assert talk.call(BILLING, {}, TRUTH, set()).missing == ("account_number", "billing_zip")
+    assert talk.call(CS, {}, TRUTH, set()).status == "routing_violation"
+    assert talk.call(BILLING, right("account_number", "billing_zip"), TRUTH, set()).status == "success"
+    assert not talk.all_served
+    assert talk.call(CS, right("account_number", "last_4_ssn"), TRUTH, set()).status == "success"
+    assert talk.all_served
+
+
+def test_supposing_that_somebody_has_served(tiny):
+    """As if they had been called: for the way, for goals, and for whom it means nothing."""
+    talk = csr(tiny, "report a fraud", "dispute a charge")
+    talk.suppose_served(["Loans"])
+    assert talk.call(FRAUD, {}, TRUTH, set()).status == "routing_violation"
+    talk.suppose_served(["Billing", "Customer Service"])
+    assert talk.call(FRAUD, {}, TRUTH, set()).missing == ("account_number", "last_4_ssn", "last_4_cc")
+    again = talk.call(BILLING, right("account_number", "billing_zip"), TRUTH, set())
+    assert again.status == "wrong_department" and "Fraud Department" in again.message
+    talk.suppose_served(["Fraud Department"])
+    assert talk.all_served
+
+
+@pytest.mark.parametrize("held_out", [False, True])
+def test_where_only_lists_are_said_no_reply_speaks_of_a_circumstance(world, held_out):
+    """Empty-handed and full-handed calls to every department, in every circumstance, for a goal of anybody's."""
+    rng, reasons = random.Random(9), [r for kind in CIRCUMSTANCES.values() for r in kind.because]
+    said = {True: [], False: []}
+    for company in list(world.companies.values())[::4]:
+        truth = dict.fromkeys(industry_fields(company.industry), "x")
+        for department, explains in itertools.product(company.departments, said):
+            goal = rng.choice(DEPARTMENTS[rng.choice(company.departments).name].goals)
+            demands = world.demands(company.company_id, [goal], list(world.effects[company.company_id]))
+            talk = CsrSimulator(company, demands, goal, held_out, explains)
+            for given in ({}, truth, {"name": "wrong"} | truth, {"name": "x"}):
+                said[explains].append(talk.call(department.phone, given, truth, set()).message.lower())
+    heard = {explains: {r for r in reasons for text in texts if r in text} for explains, texts in said.items()}
+    assert heard[False] == set() and len(heard[True]) >= (4 if held_out else 8)
 
 
 # --- order of checks -------------------------------------------------------------------------
@@ -324,20 +599,22 @@ def test_a_made_up_value_for_an_unavailable_field_is_a_mismatch(tiny):
     assert (reply.status, reply.mismatched) == ("auth_failed", ("last_4_ssn",))
 
 
-@pytest.mark.parametrize("held_out", [False, True])
-def test_every_refusal_names_exactly_what_is_missing(world, held_out):
-    """2,000 calls all over the world with some fields missing, wrong or unavailable."""
-    rng = random.Random(f"refusals/{held_out}")
+@pytest.mark.parametrize(("held_out", "reasons"), list(itertools.product((False, True), repeat=2)))
+def test_every_refusal_names_exactly_what_is_missing(world, held_out, reasons):
+    """3,000 calls all over the world, in any circumstances, with some fields missing, wrong or unavailable."""
+    rng = random.Random(f"refusals/{held_out}/{reasons}")
     seen = collections.Counter()
     keys = sorted(world.rules)
-    for i in range(2_000):
-        rule = world.rules[rng.choice(keys)]
-        company = world.companies[rule.company_id]
+    for i in range(3_000):
+        company_id, department = rng.choice(keys)
+        company = world.companies[company_id]
+        circumstances = [name for name in world.effects[company_id] if rng.random() < 0.35]
+        demands = world.demands(company_id, DEPARTMENTS[department].goals[:1], circumstances)
+        rule = demands.of[department]
         fields = industry_fields(company.industry)
         truth = {f: f"value of {f}" for f in fields}
-        talk = CsrSimulator(company, world.rules, DEPARTMENTS[rule.department].goals[:1], str(i), held_out)
-        if rule.after:
-            talk._served.add(rule.after)
+        talk = CsrSimulator(company, demands, str(i), held_out, reasons)
+        talk.suppose_served(demands.to_call()[:-1])
         unavailable = {f for f in fields if rng.random() < 0.2}
         given = {f: rng.choice((truth[f], truth[f], "wrong")) for f in fields if rng.random() < 0.6}
         number = next(d.phone for d in company.departments if d.name == rule.department)
@@ -367,7 +644,8 @@ def test_every_refusal_names_exactly_what_is_missing(world, held_out):
     assert min(seen[k] for k in ("missing", "alternative", "mismatch", "success")) > 50, seen
 
 
-def test_same_stream_same_words(tiny):
+@pytest.mark.parametrize("circumstances", [(), ("abroad", "joint_account")])
+def test_same_stream_same_words(tiny, circumstances):
     def talk(seed):
         one = csr(tiny, "dispute a charge", seed=seed)
         return [one.call(BILLING, {}, TRUTH, set()).message for _ in range(20)]

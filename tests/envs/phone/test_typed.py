@@ -6,10 +6,10 @@ import pytest
 
 from lfo.config import EnvConfig
 from lfo.envs.phone import make
+from lfo.envs.phone.rules import oracle_plan
 from lfo.envs.phone.tools import FORM, PHONE, SEARCH
 from lfo.envs.phone.typed import HELP, MORE_HELP, Unreadable, play_at_prompt, read_typed, shown
 from lfo.envs.phone.vocabulary import FIELDS
-from lfo.envs.phone.world import oracle_plan
 from lfo.types import Call, Hangup, StopReason, Turn
 
 DIRECTORY = {
@@ -142,7 +142,7 @@ def test_an_episode_that_is_given_up_is_closed():
 def test_a_person_who_knows_the_rules_succeeds():
     env = make(EnvConfig(levels=(1,)))
     task = env.tasks("train")[0]
-    plan = oracle_plan(env.world.rules, env.world.profiles[task.profile_id], task.company_id, task.goals)
+    plan = oracle_plan(env.world.demands_of(task), env.world.profiles[task.profile_id])
     spoken = ", ".join(FIELDS[field] for field in plan.fields)
     company = env.world.companies[task.company_id]
     (department,) = plan.departments

@@ -1,9 +1,10 @@
-"""world: proportions, hidden rules, levels, splits, leaks, determinism - and what the oracle certifies."""
+"""world: proportions, hidden rules, levels, splits, leaks, determinism, and a world in a folder."""
 
 from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import hashlib
 import json
 import math
@@ -19,10 +20,21 @@ import pytest
 
 from lfo.envs.phone import vocabulary as v
 from lfo.envs.phone import world as w
-from lfo.envs.phone.records import HiddenRule, Profile
+from lfo.envs.phone.records import Effect, Profile
+from lfo.envs.phone.rules import draw_typical, front_office, special_fields
 from lfo.types import RecordError
 
 INDUSTRIES = ("banking", "insurance", "telecom", "retail")
+# World seed and kinds of circumstances: what is shipped, and worlds without any, with fields only, and with all kinds
+# of effects. Whatever is true of a world is true of each of them.
+DRAWN = [(0, 4), (0, 0), (1, 2), (5, 4), (3, 6)]
+
+drawn = functools.cache(w.generate_world)
+
+
+@pytest.fixture(params=DRAWN, ids=lambda p: f"world {p[0]}, {p[1]} circumstances")
+def any_world(request) -> w.World:
+    return drawn(*request.param)
 
 
 def within(count: int, n: int, p: float, sigmas: float = 4.0) -> bool:
@@ -32,6 +44,7 @@ def within(count: int, n: int, p: float, sigmas: float = 4.0) -> bool:
 
 def variation_of(world, company_id: str) -> str:
     (variation,) = {r.variation for r in world.rules.values() if r.company_id == company_id}
+    assert world.variation(company_id) == variation
     return variation
 
 
@@ -72,20 +85,6 @@ def test_half_known_half_new(world):
     assert 40 <= len(new) <= 50
     for industry, n in zip(INDUSTRIES, (13, 12, 13, 12), strict=True):
         assert sum(world.companies[c].industry == industry for c in known) == n
-
-
-def test_goals_belong_to_one_department_and_can_be_told_apart():
-    goals = [g for kind in v.DEPARTMENTS.values() for g in kind.goals]
-    assert len(set(goals)) == len(goals)
-    assert not [(a, b) for a in goals for b in goals if a != b and a in b]
-    assert v.DEPARTMENT_OF_GOAL["report a fraud"] == "Fraud Department"
-
-
-def test_fields():
-    assert len(v.FIELDS) == 8 + 4 * 2
-    assert len(set(v.FIELDS.values())) == len(v.FIELDS)
-    assert v.industry_fields("retail")[-2:] == ("order_number", "loyalty_id")
-    assert v.canonical(["email", "name", "nonsense", "name"]) == ("name", "email")
 
 
 # --- hidden rules ----------------------------------------------------------------------------
@@ -204,30 +203,62 @@ def test_routing(world):
 def test_industry_departments_are_drawn_per_world_seed(world):
     sizes = {i: sorted(len(world.typical.required[i][n]) for n in v.INDUSTRY_DEPARTMENTS[i]) for i in INDUSTRIES}
     assert all(some == [2, 3, 3, 4] for some in sizes.values())
-    other = w.draw_typical(random.Random("another"))
+    other = draw_typical(random.Random("another"))
     assert other.required != world.typical.required
     assert all(other.required[i][n] == fields for i in INDUSTRIES for n, fields in COMMON.items())
 
 
-def test_free_rules_of_throw_away_worlds():
-    rng = random.Random(3)
-    sizes, routed, total = collections.Counter(), 0, 0
-    for i in range(300):
-        company = w.draw_company(rng, "x", "Harbor Bank", INDUSTRIES[i % 4], w.phone_stock(random.Random(i))[:5])
-        names = [d.name for d in company.departments]
-        for rule in w.draw_free_rules(rng, company):
-            sizes[len(rule.required)] += 1
-            total += 1
-            routed += bool(rule.after)
-            assert set(rule.required) <= set(v.industry_fields(company.industry))
-            assert rule.alternative not in rule.required
-            assert rule.variation == "free"
-            if rule.after:
-                assert names.index(rule.after) < names.index(rule.department)
-    assert set(sizes) == {0, 1, 2, 3, 4}
-    assert within(sizes[0], total, 1 / 20)
-    assert within(sizes[1], total, 3 / 20)
-    assert within(routed, total - 300, 0.25)  # the first department of a company cannot be routed
+# --- hidden effects --------------------------------------------------------------------------
+
+
+def test_every_company_makes_something_of_the_first_so_many_circumstances(any_world):
+    kinds = {tuple(effects) for effects in any_world.effects.values()}
+    (known,) = kinds | {tuple(effects) for effects in any_world.typical.effects.values()}
+    assert known == tuple(v.CIRCUMSTANCES)[: len(known)]
+    assert set(any_world.effects) == set(any_world.companies)
+
+
+def test_effects_follow_the_industry_but_for_exceptions(any_world):
+    """A cautious company makes something else of one circumstance, one with rules of its own of all."""
+    exceptions, count = collections.Counter(), len(any_world.typical.effects["banking"])
+    for company_id, company in any_world.companies.items():
+        usual, effects = any_world.typical.effects[company.industry], any_world.effects[company_id]
+        other = [name for name, effect in effects.items() if effect != usual[name]]
+        variation = variation_of(any_world, company_id)
+        assert len(other) == {"typical": 0, "extra": min(1, count), "different": count}[variation]
+        assert all(effects[name] == Effect(field=effects[name].field) for name in other)
+        exceptions.update(other)
+    assert len(exceptions) == count  # any circumstance may be the exception
+
+
+def test_effects_are_well_formed(any_world):
+    """They demand what the industry's users may have, and lead to a department of the company's own."""
+    for company_id, effects in any_world.effects.items():
+        company = any_world.companies[company_id]
+        for effect in effects.values():
+            assert [bool(x) for x in (effect.field, effect.first, effect.instead)].count(True) == 1
+            assert effect.field in ("", *special_fields(company.industry))
+            office = effect.first or effect.instead
+            assert not office or not any_world.rules[company_id, office].after
+
+
+def test_companies_have_the_department_that_circumstances_lead_to(any_world):
+    for company in any_world.companies.values():
+        office = front_office(any_world.typical.effects[company.industry])
+        assert office in {"", *(d.name for d in company.departments)}
+
+
+def kinds_of_effect(world) -> set[str]:
+    effects = [effect for known in world.effects.values() for effect in known.values()]
+    return {kind for effect in effects for kind, what in dataclasses.asdict(effect).items() if what}
+
+
+def test_every_kind_of_effect_is_drawn():
+    """In the worlds of this file; in the shipped one there is nobody who serves instead."""
+    assert kinds_of_effect(drawn(0, 0)) == set() and kinds_of_effect(drawn(1, 2)) == {"field"}
+    assert kinds_of_effect(drawn(0, 4)) == {"field", "first"}
+    assert kinds_of_effect(drawn(5, 4)) == {"field", "instead"}
+    assert kinds_of_effect(drawn(3, 6)) == {"field", "first", "instead"}
 
 
 # --- profiles --------------------------------------------------------------------------------
@@ -280,47 +311,101 @@ def test_split_selects_by_level_in_data_order(world):
     assert world.split("nowhere") == []
 
 
+def test_every_split_and_level_has_its_share_of_each_kind_of_company():
+    """70 / 20 / 10, whatever the circumstances: no split is luckier than another."""
+    for circumstances in (0, 2, 4, 6):
+        world = drawn(0, circumstances)
+        kinds = collections.Counter((t.split, t.level, variation_of(world, t.company_id)) for t in world.tasks)
+        for split, size in w.SPLITS.items():
+            for level, (_, of_500) in w.LEVELS.items():
+                count = size * of_500 // 500
+                shares = {"extra": count // 5, "different": count // 10, "typical": count - count // 5 - count // 10}
+                assert {kind: kinds[split, level, kind] for kind in shares} == shares
+
+
+def test_where_a_kind_of_company_has_no_task_of_a_level_others_have_it():
+    """In world 2 no cautious company that is known has a department that wants fewer than three fields."""
+    world = drawn(2, 4)
+    known = {t.company_id for t in world.tasks if t.split != "test"}
+    cautious = [r for r in world.rules.values() if r.company_id in known and r.variation == "extra"]
+    assert cautious and min(len(r.required) for r in cautious) == 3
+    kinds = collections.Counter((t.level, variation_of(world, t.company_id)) for t in world.split("train"))
+    assert kinds[1, "extra"] == 0 and kinds[1, "typical"] > 70
+    assert kinds[1, "typical"] + kinds[1, "different"] == 100
+    assert (kinds[2, "typical"], kinds[2, "extra"], kinds[2, "different"]) == (105, 30, 15)
+
+
+def effects_by_hand(world, task) -> list[Effect]:
+    return [world.effects[task.company_id][name] for name in task.circumstances]
+
+
 def path_by_hand(world, task) -> list[str]:
     """The departments a task needs, found without lfo's own planner."""
-    todo, path = [v.DEPARTMENT_OF_GOAL[g] for g in task.goals], set()
+    effects = effects_by_hand(world, task)
+    first = next((e.first for e in effects if e.first), "")
+    instead = [e.instead for e in effects if e.instead][:1]
+    todo, path = instead or [v.DEPARTMENT_OF_GOAL[g] for g in task.goals], set()
     while todo:
         name = todo.pop()
         if name and name not in path:
             path.add(name)
-            todo.append(world.rules[task.company_id, name].after)
+            todo.append(world.rules[task.company_id, name].after or (first if name != first else ""))
     return sorted(path)
 
 
-def test_every_task_fits_its_levels_definition(world):
-    for t in world.tasks:
-        path = path_by_hand(world, t)
-        rules = [world.rules[t.company_id, name] for name in path]
-        fields = {f for r in rules for f in r.required}
-        lacking = fields - set(world.profiles[t.profile_id].values)
+def fields_by_hand(world, task) -> set[str]:
+    fields = {f for name in path_by_hand(world, task) for f in world.rules[task.company_id, name].required}
+    return fields | {e.field for e in effects_by_hand(world, task) if e.field}
+
+
+def test_every_task_fits_its_levels_definition(any_world):
+    for t in any_world.tasks:
+        path, fields = path_by_hand(any_world, t), fields_by_hand(any_world, t)
+        lacking = fields - set(any_world.profiles[t.profile_id].values)
         if t.level == 4:
             assert (len(path), bool(lacking)) == (1, True), t
         else:
             assert not lacking, t
         if t.level in (1, 2):
             assert len(path) == 1, t
-            assert len(fields) in ((0, 1, 2) if t.level == 1 else (3, 4)), t
+            assert len(fields) in ((0, 1, 2) if t.level == 1 else (3, 4, 5, 6)), t
         if t.level == 3:
             assert len(path) == 2, t
         if t.level == 5:
             assert len(path) in (3, 4), t
-            assert any(r.after for r in rules), t
+            firsts = {e.first for e in effects_by_hand(any_world, t) if e.first}
+            assert firsts or any(any_world.rules[t.company_id, name].after for name in path), t
         assert t.optimal_steps == 2 + len(path) + bool(lacking), t
-    by_level = {n: {t.optimal_steps for t in world.tasks if t.level == n} for n in range(1, 6)}
+    by_level = {n: {t.optimal_steps for t in any_world.tasks if t.level == n} for n in range(1, 6)}
     assert by_level == {1: {3}, 2: {3}, 3: {4}, 4: {4}, 5: {5, 6}}
 
 
-def test_departments_needed_are_the_hand_made_path_in_a_legal_order(world):
-    for t in world.tasks:
-        order = w.departments_to_call(world.rules, t.company_id, t.goals)
-        assert sorted(order) == path_by_hand(world, t)
+def test_demands_are_the_hand_made_path_and_fields(any_world):
+    for t in any_world.tasks:
+        demanded = any_world.demands_of(t)
+        order = demanded.to_call()
+        assert sorted(order) == path_by_hand(any_world, t)
+        assert set(demanded.needed()) == fields_by_hand(any_world, t)
         for i, name in enumerate(order):
-            after = world.rules[t.company_id, name].after
-            assert not after or after in order[:i]
+            assert demanded.of[name].after in ("", *order[:i])
+
+
+def test_requests_say_the_circumstances_as_users_do_in_training(any_world):
+    """All of them and no other, in `CIRCUMSTANCES` order in the record; a held-out phrasing is in no task."""
+    held_out, known = [kind.said[-1] for kind in v.CIRCUMSTANCES.values()], set(any_world.typical.effects["banking"])
+    for t in any_world.tasks:
+        assert v.circumstances_in(t.request) == t.circumstances
+        assert not [said for said in held_out if said in t.request]
+    for split in w.SPLITS:
+        assert {name for t in any_world.split(split) for name in t.circumstances} == known
+
+
+def test_circumstances_decide_what_many_tasks_need(world):
+    """Without them, what a task needs would be another thing: they cannot be ignored."""
+    changed = [
+        t for t in world.tasks if world.demands_of(t).needed() != world.demands(t.company_id, t.goals, ()).needed()
+    ]
+    assert len(changed) > 350
 
 
 def test_requests_name_the_company_and_the_goals_and_nothing_hidden(world):
@@ -333,6 +418,7 @@ def test_requests_name_the_company_and_the_goals_and_nothing_hidden(world):
         assert not [value for value in world.profiles[t.profile_id].values.values() if value in rest]
         for spoken in v.FIELDS.values():
             assert spoken not in rest
+        assert not [because for kind in v.CIRCUMSTANCES.values() for because in kind.because if because in rest]
 
 
 def test_no_company_profile_or_task_leaks_between_splits(world):
@@ -345,7 +431,7 @@ def test_no_company_profile_or_task_leaks_between_splits(world):
         assert not of(split, "request") & of("test", "request")
     assert of("validation", "company_id") <= of("train", "company_id")
     assert not of("train", "profile_id") & of("validation", "profile_id")
-    whole = [(t.company_id, t.profile_id, t.goals) for t in world.tasks]
+    whole = [(t.company_id, t.profile_id, t.goals, t.circumstances) for t in world.tasks]
     assert len(set(whole)) == len(whole)
 
 
@@ -359,14 +445,15 @@ def test_no_two_profiles_are_the_same_person(world):
 # --- determinism -----------------------------------------------------------------------------
 
 
-def digest(world) -> str:
-    return hashlib.sha256(repr(world).encode()).hexdigest()
+def digest(*worlds) -> str:
+    return hashlib.sha256(repr(worlds).encode()).hexdigest()
 
 
 def test_same_seed_same_world_other_seed_other_world(world):
-    assert w.generate_world(0) == world
+    assert w.generate_world(0) == w.generate_world(0, 4) == world
     other = w.generate_world(1)
     assert other.rules != world.rules
+    assert other.effects != world.effects
     assert other.tasks != world.tasks
     assert collections.Counter(t.level for t in other.tasks) == collections.Counter(t.level for t in world.tasks)
 
@@ -376,12 +463,12 @@ def test_world_does_not_depend_on_the_process(world, hash_seed):
     """Sets iterate differently in every process: none may decide what is drawn."""
     code = (
         "import hashlib; from lfo.envs.phone.world import generate_world; "
-        "print(hashlib.sha256(repr(generate_world(0)).encode()).hexdigest())"
+        "print(hashlib.sha256(repr((generate_world(0), generate_world(3, 6))).encode()).hexdigest())"
     )
     env = os.environ | {"PYTHONHASHSEED": hash_seed}
     root = Path(w.__file__).resolve().parents[3]
     out = subprocess.run([sys.executable, "-c", code], cwd=root, env=env, capture_output=True, text=True, check=True)
-    assert out.stdout.strip() == digest(world)
+    assert out.stdout.strip() == digest(world, drawn(3, 6))
 
 
 def test_world_is_frozen(world):
@@ -389,76 +476,32 @@ def test_world_is_frozen(world):
         world.seed = 3
 
 
-# --- the oracle's plan -----------------------------------------------------------------------
+# --- what cannot be drawn --------------------------------------------------------------------
 
 
-def test_plan_by_hand(tiny):
-    everyone, nocard = tiny.profiles["all"], tiny.profiles["nocard"]
-    plan = w.oracle_plan(tiny.rules, everyone, "bank", ("report a fraud",))
-    assert plan.fields == ("account_number", "last_4_ssn", "last_4_cc")
-    assert plan.alternatives == ()
-    assert plan.departments == ("Customer Service", "Fraud Department")
-    assert plan.steps == 4  # search, form, two calls
-    plan = w.oracle_plan(tiny.rules, nocard, "bank", ("report a fraud",))
-    assert plan.alternatives == ("date_of_birth",)
-    assert plan.steps == 5  # and a second form
-    plan = w.oracle_plan(tiny.rules, everyone, "bank", ("hear about offers",))
-    assert (plan.fields, plan.steps) == ((), 3)
+@pytest.fixture
+def quiet(tiny) -> w.World:
+    """The hand-made world, in which nobody speaks of a circumstance."""
+    effects = {"banking": {}, "retail": {}}
+    return dataclasses.replace(tiny, typical=dataclasses.replace(tiny.typical, effects=effects))
 
 
-def test_needed_fields_by_hand(tiny):
-    goals = ("report a fraud", "dispute a charge")
-    assert w.needed_fields(tiny.rules, "bank", goals) == ("account_number", "last_4_ssn", "billing_zip", "last_4_cc")
-    # An alternative joins where its own department lacks something; the lacking field stays listed.
-    assert w.needed_fields(tiny.rules, "bank", ("defer a loan payment",), ["name"]) == (
-        "name",
-        "date_of_birth",
-        "email",
-    )
-    assert w.needed_fields(tiny.rules, "bank", ("defer a loan payment",), ["last_4_cc"]) == ("name", "date_of_birth")
+def test_what_no_company_has_is_not_drawn(quiet):
+    everyone = quiet.profiles["all"]
+    draw = functools.partial(w.draw_task, random.Random(0), "t", "train", world=quiet, tries=300)
+    assert draw(5, [quiet.companies["shop"]], profiles={"retail": [everyone]}) is None
+    task = draw(5, [quiet.companies["bank"]], profiles={"banking": [everyone]})
+    assert (task.level, task.company_id, task.profile_id, task.circumstances) == (5, "bank", "all", ())
+    # A draw of level 4 whose user lacks the alternative too is not handed out.
+    users = {"banking": [Profile("ghost", "banking", {"account_number": "1", "name": "Ana Lopez"})]}
+    assert draw(4, [quiet.companies["bank"]], profiles=users) is None
 
 
-def test_unsolvable_draws_are_rejected(tiny):
-    ghost = Profile("ghost", "banking", {"account_number": "1", "last_4_ssn": "2"})
-    with pytest.raises(ValueError, match="neither"):
-        w.oracle_plan(tiny.rules, ghost, "bank", ("report a fraud",))
-    circle = tiny.rules | {
-        ("bank", "Customer Service"): HiddenRule("bank", "Customer Service", (), "name", "Fraud Department", "typical")
-    }
-    with pytest.raises(ValueError, match="circle: Fraud Department -> Customer Service -> Fraud Department"):
-        w.departments_to_call(circle, "bank", ("report a fraud",))
-    companies = [tiny.companies["shop"]]
-    with pytest.raises(ValueError, match="no task of level 5 can be drawn for split train"):
-        w.draw_task(random.Random(0), "t", "train", 5, companies, tiny.rules, {"retail": [tiny.profiles["all"]]})
-    # A level-4 draw whose user lacks the alternative too is not handed out.
-    with pytest.raises(ValueError, match="no task of level 4"):
-        users = {"banking": [Profile("ghost", "banking", {"account_number": "1", "name": "Ana Lopez"})]}
-        w.draw_task(random.Random(0), "t", "train", 4, [tiny.companies["bank"]], tiny.rules, users)
-
-
-def test_level_of_by_hand(tiny):
-    everyone, nocard = tiny.profiles["all"], tiny.profiles["nocard"]
-
-    def level(profile, *goals):
-        return w.level_of(tiny.rules, profile, "bank", goals)
-
-    assert level(everyone, "dispute a charge") == 1
-    assert level(everyone, "report a fraud") == 3
-    assert level(nocard, "dispute a charge") == 1
-    assert level(nocard, "report a fraud") is None  # two calls and something missing
-    assert level(everyone, "report a fraud", "dispute a charge") == 5
-    assert level(everyone, "dispute a charge", "close my account", "ask for a quote") is None  # no routing
-    no_zip = Profile("z", "banking", {f: value for f, value in everyone.values.items() if f != "billing_zip"})
-    assert level(no_zip, "dispute a charge") == 4
-    more = tiny.rules | {
-        ("bank", "Billing"): dataclasses.replace(
-            tiny.rules["bank", "Billing"], required=("name", "account_number", "billing_zip")
-        )
-    }
-    assert w.level_of(more, everyone, "bank", ("dispute a charge",)) == 2
-    five = ("name", "account_number", "billing_zip", "phone_number", "email")
-    more["bank", "Billing"] = dataclasses.replace(tiny.rules["bank", "Billing"], required=five)
-    assert w.level_of(more, everyone, "bank", ("dispute a charge",)) is None
+def test_a_split_that_cannot_be_filled_says_so(quiet):
+    """The shop demands nothing: ten tasks would be two of level 1, and then three of level 2."""
+    shop, users = [quiet.companies["shop"]], {"retail": [quiet.profiles["all"]]}
+    with pytest.raises(ValueError, match="no task of level 2 can be drawn for train; try another world seed"):
+        w._draw_split(random.Random(0), "train", 10, shop, quiet, users)
 
 
 # --- a world in a folder ---------------------------------------------------------------------
@@ -487,7 +530,16 @@ def test_a_world_survives_its_folder(world, saved):
 
 
 def test_hand_made_world_survives_too(tiny, tmp_path):
+    """With an effect of each kind, and one that changes nothing; the shop makes nothing of anything."""
     assert w.load_world(w.save_world(tiny, tmp_path)) == tiny
+    lines = (tmp_path / "circumstances.jsonl").read_text().splitlines()
+    assert [json.loads(line)["circumstance"] for line in lines] == list(tiny.effects["bank"])
+
+
+def test_any_world_survives_its_folder(any_world, tmp_path):
+    loaded = w.load_world(w.save_world(any_world, tmp_path))
+    assert loaded == any_world
+    assert [loaded.demands_of(t) for t in loaded.tasks] == [any_world.demands_of(t) for t in any_world.tasks]
 
 
 def test_same_seed_same_bytes(saved, tmp_path):
@@ -506,8 +558,8 @@ def test_public_files_hold_nothing_hidden(saved):
     """Hidden and public parts share the names of companies and departments only."""
     for name in ("companies.jsonl", "tasks.jsonl"):
         text = (saved / name).read_text()
-        hidden = {*v.FIELDS, "required", "alternative", "after", "variation"} - {"name"}
-        assert not [word for word in hidden if f'"{word}"' in text]
+        hidden = {*v.FIELDS, "required", "alternative", "after", "variation", "effect", "field", "first", "instead"}
+        assert not [word for word in hidden - {"name"} if f'"{word}"' in text]
 
 
 def test_checksums_are_those_of_the_files(saved):

@@ -1,0 +1,67 @@
+"""Another try after a failure: success within k attempts, and what it costs in calls, of a run's newest policy.
+
+Real agents try again. An attempt is a new episode with the same user; from the second on the policy reads what was
+answered in those before (`lfo.couplings.retry`). `measure_attempts` writes one row per attempt into the run folder.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from lfo.couplings.retry import Retry
+from lfo.evaluate import play_tasks
+from lfo.lab.reading import Runs, cells, measurements, parts, read_measurement, write_measurement
+from lfo.lab.statistics import median
+from lfo.runs import RunFolder
+from lfo.train import Player, load_player
+from lfo.types import Rollout, Task
+
+ATTEMPTS = "attempts.csv"
+MOST = 4
+
+
+def measure_attempts(folder: str | Path, most: int = MOST) -> pd.DataFrame:
+    """One row per greedy attempt: split, task_id, level, attempt (from 1), success, calls. Measured once.
+
+    A task is tried until it succeeds, `most` times at most.
+    """
+    run = RunFolder(folder)
+    if run.measured(ATTEMPTS):
+        return read_measurement(run, ATTEMPTS)
+    player, rows = load_player(folder), []
+    for split in player.config.eval_splits:
+        tasks = player.env.tasks(split)[: player.config.eval_tasks]
+        rows += [{"split": split, **row} for row in attempt_rows(player, tasks, most)]
+    return write_measurement(run, ATTEMPTS, rows)
+
+
+def attempt_rows(player: Player, tasks: Sequence[Task], most: int) -> list[dict]:
+    earlier: dict[str, list[Rollout]] = defaultdict(list)
+    coupling, rows, left = Retry(player.codec, player.coupling, earlier), [], list(tasks)
+    for attempt in range(1, most + 1):
+        played = play_tasks(player.engine, player.codec, coupling, left, player.config.rollout, episodes=1)
+        for task, row in zip(left, played, strict=True):
+            facts = {"task_id": task.task_id, "level": task.level, "attempt": attempt}
+            rows.append(facts | {"success": int(row.success), "calls": int(row.outcome.metrics["calls_per_task"])})
+            earlier[task.task_id].append(row)
+        left = [task for task, row in zip(left, played, strict=True) if not row.success]
+    return rows
+
+
+def attempt_table(runs: Runs) -> pd.DataFrame:
+    """Success within k attempts, medians over runs with 95% intervals, and calls per success, by arm and split."""
+    rows, most = [], MOST
+    frame = measurements(runs, ATTEMPTS, "run notebook 04, or `lfo.lab.attempts.measure_attempts` on the run folder")
+    for named, part in parts(frame, "arm", "split"):
+        for k in range(1, most + 1):
+            runs_within = part.query("attempt <= @k").groupby("seed")
+            shares = runs_within["success"].sum() / part.groupby("seed")["task_id"].nunique()
+            calls = runs_within["calls"].sum() / runs_within["success"].sum()
+            rows.append(
+                named | {"attempts": k} | cells(median(shares), "success") | {"calls per success": calls.median()}
+            )
+    return pd.DataFrame(rows)

@@ -1,0 +1,69 @@
+"""Which worlds can a memory master, and in which must something be learned? Both dials, without a language model.
+
+Calls with empty hands along the ways of training tasks are heard; then tellers (`lfo.couplings.memory`) answer the
+calls on the ways of validation tasks (known companies) and test tasks (new ones). Notebook 01 draws the rows.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from lfo.config import EnvConfig, derive_seed
+from lfo.couplings.memory import make_teller
+from lfo.envs import make_environment
+from lfo.envs.phone.environment import PhoneEnvironment
+from lfo.envs.phone.knowledge import PhoneKnowledge, Step, looked_up
+from lfo.envs.phone.phrasings import parse_reply
+from lfo.lab.told import usual_world
+from lfo.types import Encoded, Example
+
+RECALLS = ("table", "nearest", "vote", "linear", "boosted", "additive")
+USUAL = "usual rules"  # of the world, known to the letter, and no company's own
+HEARD = (80, 160, 320, 640)
+
+
+def heard_calls(env: PhoneEnvironment, count: int, seed: int = 0) -> list[Example]:
+    """The first calls that somebody hears who follows the ways of training tasks, in random order, with empty hands."""
+    knowledge, tasks, heard = env.knowledge, env.tasks("train"), []
+    random.Random(derive_seed("heard", seed)).shuffle(tasks)
+    for task in tasks:
+        for step in knowledge.way(task.request, looked_up(env.world, task.company_id), task.task_id):
+            heard.append(as_example(step))
+    return heard[:count]
+
+
+def as_example(step: Step) -> Example:
+    asked, status = step.question, parse_reply(step.truth)[0]
+    return Example(step.task_id, asked.call, step.truth, status, Encoded((), ()), asked.request, asked.turns)
+
+
+def dial_rows(
+    circumstances: Sequence[int], worlds: Sequence[int], heard: Sequence[int] = HEARD, recalls: Sequence[str] = RECALLS
+) -> list[dict]:
+    """Share of calls to which the answer means what the truth means: one row per dial, world, teller, split and number
+    of calls heard."""
+    rows = []
+    for dial in circumstances:
+        for seed in worlds:
+            env = make_environment(EnvConfig(world_seed=seed, circumstances=dial))
+            calls = heard_calls(env, max(heard), seed)
+            for count in heard:
+                tellers = {recall: make_teller(recall, env.knowledge) for recall in recalls}
+                for teller in tellers.values():
+                    teller.hear(calls[:count])
+                answers = {name: teller.answer for name, teller in tellers.items()}
+                answers[USUAL] = PhoneKnowledge(usual_world(env.world)).truth
+                rows += [
+                    {"circumstances": dial, "world": seed, "heard": count, "teller": name, "split": split}
+                    | _right(env, answer, split)
+                    for name, answer in answers.items()
+                    for split in ("validation", "test")
+                ]
+    return rows
+
+
+def _right(env: PhoneEnvironment, answer, split: str) -> dict:
+    meaning, steps = env.knowledge.meaning, env.knowledge.steps(split)
+    hits = [meaning(answer(step.question) or "") == meaning(step.truth) for step in steps]
+    return {"right": sum(hits) / len(hits), "n": len(hits)}

@@ -1,0 +1,221 @@
+"""Who knows, and who learns? Arms by who says the notes and whether the policy is trained, over several worlds.
+
+`summary` has every number that the pages quote, one row each; the figures are drawn from it and from curves. Reads run
+folders alone. What an interval is, is said in `lfo.lab.hierarchy`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import seaborn as sns
+
+from lfo.config import RunConfig
+from lfo.envs.phone.world import LEVELS
+from lfo.lab.hierarchy import Finding, Measure, Study, area, final, middle, reach, read_curves, relative_to
+from lfo.lab.reading import SPLIT_NAMES, Runs
+from lfo.runs import RunFolder
+
+FROZEN, TRAINED = "frozen", "trained"
+NOTHING, WORLD_MODEL, PLACEBO, TRUTH = "nothing", "world model", "placebo", "truth"
+ORDER = (NOTHING, "table", "nearest", "vote", "linear", "boosted", "additive", WORLD_MODEL, TRUTH)
+COLUMNS = "arm policy notes world circumstances replies metric split median low high runs source".split()
+REACHED = 0.7  # of what somebody reaches who is told the truth
+MEASURES: Mapping[str, Measure] = {"success": final, "area": area, "tasks_to_70": reach(REACHED)}
+OF_TRUTH = "tasks_to_70_of_truth"
+ALL = "all"  # worlds together
+
+
+def facts(config: RunConfig) -> dict:
+    """What an arm is: policy frozen or trained, who says the notes, and the dials of its world.
+
+    notes: "nothing" without a world model; of a coupling that says none, its name; "placebo" of a world model that is
+    taught other calls' replies.
+    """
+    w = config.world_model
+    if w is None:
+        notes = NOTHING
+    elif w.shuffle:
+        notes = PLACEBO
+    else:
+        notes = {"memory": w.recall, "truth": TRUTH, "imagine": WORLD_MODEL}.get(w.coupling, w.coupling)
+    policy = TRAINED if config.policy.learning_rate else FROZEN
+    dials = {"circumstances": config.env.circumstances, "replies": config.env.replies}
+    return {"policy": policy, "notes": notes, **dials}
+
+
+def about(runs: Runs, arm: str) -> dict:
+    """`facts` of an arm's first run, by which all of its runs are judged."""
+    return facts(RunFolder(runs[arm][0]).config)
+
+
+def told_the_truth(runs: Runs) -> str:
+    """The first arm that is frozen and told the truth; "" if there is none."""
+    wanted = {"notes": TRUTH, "policy": FROZEN}
+    return next((arm for arm in runs if wanted.items() <= about(runs, arm).items()), "")
+
+
+# --- tables ----------------------------------------------------------------------------------
+
+
+def summary(runs: Runs) -> pd.DataFrame:
+    """Every arm's success, area and tasks to 70%, over all worlds; tasks to 70% of the truth; success in each world.
+
+    median, low, high: over the runs, see `lfo.lab.hierarchy`; tasks are inf where the median run never arrives. All
+    arms must have the same dials, and one of them be frozen and told the truth for "tasks_to_70_of_truth".
+    """
+    rows, told = [], told_the_truth(runs)
+    for split in SPLIT_NAMES:
+        curves = read_curves(runs, split)
+        rows += _rows(runs, Study(curves), split, MEASURES, ALL)
+        rows += _rows(runs, Study(relative_to(curves, told)), split, {OF_TRUTH: MEASURES["tasks_to_70"]}, ALL)
+        for world in sorted({curve.world for curve in curves}):
+            here = Study([curve for curve in curves if curve.world == world])
+            rows += _rows(runs, here, split, {"success": final}, world)
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def _rows(runs: Runs, study: Study, split: str, measures: Mapping[str, Measure], world: int | str) -> Iterator[dict]:
+    for arm in study.arms:
+        source = Path(runs[arm][0]).parent.as_posix() + "/*/metrics.jsonl"
+        for metric, measure in measures.items():
+            where = {"arm": arm, **about(runs, arm), "world": world, "metric": metric, "split": split}
+            yield where | _numbers(study.find(measure, middle(arm), [arm]), "median") | {"source": source}
+
+
+def _numbers(found: Finding, name: str) -> dict:
+    return {name: found.value, "low": found.low, "high": found.high, "runs": found.runs}
+
+
+def factorial_table(table: pd.DataFrame) -> pd.DataFrame:
+    """The `summary`, a row per arm: success and tasks to 70% of the truth, at known and at new companies."""
+    names = {"success": "success", OF_TRUTH: "tasks to 70% of the truth"}
+    rows = []
+    for (arm, notes, policy), one in table.query("world == @ALL").groupby(["arm", "notes", "policy"], sort=False):
+        row = {"arm": arm, "notes by": notes, "policy": policy, "runs": one["runs"].max()}
+        found = {(r["metric"], r["split"]): r for r in one.to_dict("records")}
+        for (metric, name), (split, companies) in itertools.product(names.items(), SPLIT_NAMES.items()):
+            cell = found.get((metric, split))
+            row[f"{name}, {companies.split()[0]}"] = _said(cell, share=metric == "success") if cell else ""
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def _said(cell: Mapping, share: bool) -> str:
+    """Median and interval as text, of a share in percent; what is infinite was never reached."""
+    numbers = (100 * cell[name] if share else cell[name] for name in ("median", "low", "high"))
+    median, low, high = ("never" if math.isinf(value) else f"{value:.0f}" for value in numbers)
+    return f"{median}{'%' if share else ''} [{low}, {high}]"
+
+
+def level_table(runs: Runs) -> pd.DataFrame:
+    """Success at the last evaluation by arm, companies and level."""
+    rows = []
+    for split, companies in SPLIT_NAMES.items():
+        for level in LEVELS:
+            study = Study(read_curves(runs, split, (level,)))
+            for arm in study.arms:
+                found = study.find(final, middle(arm), [arm])
+                rows.append({"arm": arm, "companies": companies, "level": level} | _numbers(found, "success"))
+    return pd.DataFrame(rows)
+
+
+# --- figures ---------------------------------------------------------------------------------
+
+
+def factorial_figure(table: pd.DataFrame) -> plt.Figure:
+    """Success by who says the notes, policy frozen and trained side by side, at known and at new companies."""
+    data = table.query("metric == 'success' and world == 'all'")
+    fig, axes = plt.subplots(1, 2, figsize=(13, 4), sharey=True, layout="constrained")
+    names = [name for name in ORDER if name in set(data["notes"])]
+    for ax, (split, title) in zip(axes, SPLIT_NAMES.items(), strict=True):
+        for i, policy in enumerate((FROZEN, TRAINED)):
+            part = data[(data["split"] == split) & (data["policy"] == policy)].drop_duplicates("notes")
+            part = part.set_index("notes").reindex(names)
+            x = np.arange(len(names)) + (i - 0.5) * 0.4
+            error = np.vstack([part["median"] - part["low"], part["high"] - part["median"]]).clip(min=0)
+            ax.bar(x, part["median"], 0.38, yerr=error, error_kw={"lw": 1, "capsize": 2}, label=f"policy {policy}")
+        ax.set_xticks(range(len(names)), names, rotation=30, ha="right")
+        ax.grid(axis="x", visible=False)
+        ax.set(title=title, xlabel="who says what would be answered", ylim=(0, 1.02))
+    axes[0].set_ylabel("success, greedy, 95%")
+    axes[0].legend(fontsize="small", loc="upper left")
+    return fig
+
+
+def phase_figure(table: pd.DataFrame, policy: str = FROZEN) -> plt.Figure:
+    """Success against the number of circumstances, by who says the notes: replies across, companies down."""
+    data = table.query("metric == 'success' and world == 'all' and policy == @policy")
+    replies = [kind for kind in ("list", "reasons") if kind in set(data["replies"])]
+    size = (5 * len(replies) + 2.5, 7)
+    fig, axes = plt.subplots(2, len(replies), figsize=size, sharey=True, squeeze=False, layout="constrained")
+    names = [name for name in ORDER if name in set(data["notes"])]
+    for row, (split, title) in zip(axes, SPLIT_NAMES.items(), strict=True):
+        for ax, kind in zip(row, replies, strict=True):
+            part = data[(data["split"] == split) & (data["replies"] == kind)]
+            for name, colour in zip(names, sns.color_palette(n_colors=len(names)), strict=True):
+                one = part[part["notes"] == name].sort_values("circumstances")
+                ax.plot(one["circumstances"], one["median"], marker="o", color=colour, label=name)
+                ax.fill_between(one["circumstances"], one["low"], one["high"], color=colour, alpha=0.15, lw=0)
+            ax.set(title=f"{title}, {kind}", xlabel="kinds of circumstances", ylim=(-0.02, 1.02))
+        row[0].set_ylabel("success, greedy, 95%")
+    axes[0, -1].legend(title="notes by", fontsize="small", loc="upper left", bbox_to_anchor=(1.01, 1))
+    return fig
+
+
+def curve_figure(runs: Runs, arms: Iterable[str], against: str = "tasks") -> plt.Figure:
+    """Success against what it cost: sampled tasks, episodes, tokens (sampled and trained) or seconds; medians."""
+    fig, axes = plt.subplots(1, 2, figsize=(13, 4), sharey=True, layout="constrained")
+    arms = list(arms)
+    for ax, (split, title) in zip(axes, SPLIT_NAMES.items(), strict=True):
+        for arm, colour in zip(arms, sns.color_palette("husl", len(arms)), strict=True):
+            grid, success = _aligned(runs[arm], split, against)
+            if len(grid):
+                ax.plot(grid, np.median(success, axis=0), marker="o", ms=3, color=colour, label=arm)
+                ax.fill_between(grid, success.min(axis=0), success.max(axis=0), color=colour, alpha=0.12, lw=0)
+        ax.set(title=title, xlabel=AGAINST[against], ylim=(-0.02, 1.02))
+    axes[0].set_ylabel("success, greedy")
+    axes[1].legend(title="median and range of runs", fontsize="small", loc="upper left", bbox_to_anchor=(1.01, 1))
+    return fig
+
+
+AGAINST = {
+    "tasks": "sampled tasks",
+    "episodes": "episodes",
+    "tokens": "tokens, sampled and trained",
+    "seconds": "seconds of the run, evaluation left out",
+}
+
+
+def _aligned(folders: Sequence[str | Path], split: str, against: str) -> tuple[np.ndarray, np.ndarray]:
+    """Success of every run on a common grid of what it cost, as far as the cheapest run goes."""
+    curves = [cost_curve(folder, split, against) for folder in folders]
+    curves = [(cost, success) for cost, success in curves if len(cost)]
+    if not curves:
+        return np.array([]), np.array([])
+    grid = np.linspace(0, min(cost[-1] for cost, _ in curves), max(len(cost) for cost, _ in curves))
+    return grid, np.array([np.interp(grid, cost, success) for cost, success in curves])
+
+
+def cost_curve(folder: str | Path, split: str, against: str) -> tuple[np.ndarray, np.ndarray]:
+    """What a run had cost at each of its evaluations on a split, and its success there."""
+    run = RunFolder(folder)
+    size, spent, costs, shares = run.config.rollout.group_size, 0.0, [], []
+    for row in run.metrics():
+        if row["kind"] == "step":
+            spent += {
+                "tasks": 0.0,
+                "episodes": row["groups_sampled"] * size,
+                "tokens": row["sampled_tokens"] + row["trained_tokens"],
+                "seconds": math.fsum(row["seconds"].values()),
+            }[against]
+        if row["kind"] == "success" and row["split"] == split and row["level"] == 0:
+            costs.append(float(row["tasks"]) if against == "tasks" else spent)
+            shares.append(row["success"])
+    return np.array(costs), np.array(shares)

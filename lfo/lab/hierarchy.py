@@ -1,0 +1,297 @@
+"""Curves of runs in several worlds, and what can be said of them: one rule for every interval and every verdict.
+
+A run is evaluated on the same tasks again and again; tasks belong to companies, companies to worlds, and every world
+has runs of several seeds. What is measured of all that is resampled as it is nested (hierarchical bootstrap, Davison
+and Hinkley 1997, section 3.8; for RL: Agarwal et al. 2021, arXiv 2108.13264): worlds, then a world's runs, its
+companies, and their tasks. All arms of a draw have the worlds, companies and tasks in common, so that differences and
+ratios are paired. Reads run folders alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+
+from lfo.config import EnvConfig, derive_seed
+from lfo.envs import make_environment
+from lfo.lab.reading import Runs, by_run
+from lfo.lab.statistics import CONFIDENCE, ENOUGH_RUNS, REFUTED, SUPPORTED, UNDECIDED, arrival
+from lfo.runs import RunFolder
+from lfo.types import Task
+
+DRAWS = 10_000  # the smallest p-value is 2 in so many: few enough for Holm over a table of two hundred claims
+
+
+@dataclasses.dataclass(frozen=True)
+class Curve:
+    """The evaluations of one run on one split.
+
+    tasks: (E,) sampled tasks at each. successes: (E, T) of each task, the mean of its episodes. companies: (T,).
+    """
+
+    arm: str
+    world: int
+    seed: int
+    tasks: np.ndarray
+    successes: np.ndarray
+    companies: tuple[str, ...]
+
+
+def read_curves(runs: Runs, split: str, levels: Sequence[int] | None = None) -> list[Curve]:
+    """The curves of all runs, on tasks of these levels (None: all); a run without such outcomes is left out."""
+    curves = []
+    for arm, folders in runs.items():
+        for folder in map(RunFolder, folders):
+            rows = [r for r in folder.metrics() if r["kind"] == "outcomes" and r["split"] == split]
+            c = folder.config
+            tasks = tasks_of(c.env, split)[: c.eval_tasks] if rows else ()
+            chosen = [i for i, task in enumerate(tasks) if levels is None or task.level in levels]
+            if chosen:
+                found = np.array([[int(digit) for digit in row["successes"]] for row in rows], dtype=float)
+                successes = found.reshape(len(rows), len(tasks), c.eval_episodes).mean(axis=2)[:, chosen]
+                where = np.array([row["tasks"] for row in rows], dtype=float)
+                companies = tuple(tasks[i].company_id for i in chosen)
+                curves.append(Curve(arm, c.env.world_seed, c.seed, where, successes, companies))
+    return curves
+
+
+@functools.cache
+def tasks_of(env: EnvConfig, split: str) -> tuple[Task, ...]:
+    """The tasks of a split, in data order."""
+    return tuple(make_environment(env).tasks(split))
+
+
+def curves_of(rows: pd.DataFrame, numbers: Sequence[str]) -> list[Curve]:
+    """What was measured episode by episode as curves of one run each, with some numbers in the place of evaluations.
+
+    rows: with arm, world, seed, task_id and company_id; a task has the means of its rows.
+    """
+    curves = []
+    for arm, part in rows.groupby("arm", sort=False):
+        for (world, seed), run in by_run(part):
+            tasks = run.groupby("task_id", sort=False)
+            means, companies = tasks[list(numbers)].mean(), tasks["company_id"].first()
+            places = np.arange(len(numbers), dtype=float)
+            curves.append(Curve(arm, world, seed, places, means.to_numpy(float).T, tuple(companies)))
+    return curves
+
+
+def relative_to(curves: Sequence[Curve], arm: str) -> list[Curve]:
+    """The curves as shares of what an arm's runs reach in the end, on average, in the same world; worlds in which they
+    reach nothing are left out."""
+    ends: dict[int, list[float]] = defaultdict(list)
+    for curve in curves:
+        if curve.arm == arm:
+            ends[curve.world].append(final(curve.tasks, curve.successes.mean(axis=1)))
+    most = {world: np.mean(reached) for world, reached in ends.items() if any(reached)}
+    return [dataclasses.replace(c, successes=c.successes / most[c.world]) for c in curves if c.world in most]
+
+
+# --- one run ---------------------------------------------------------------------------------
+
+# Of sampled tasks (E,) and success (E,), or (E, D) for D resamples at once.
+Measure = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
+def final(tasks: np.ndarray, success: np.ndarray) -> np.ndarray:
+    """Success at the last evaluation."""
+    return success[-1]
+
+
+def area(tasks: np.ndarray, success: np.ndarray) -> np.ndarray:
+    """Mean success over the sampled tasks: the area under the curve, divided by its length."""
+    return np.trapezoid(success, tasks, axis=0) / (tasks[-1] - tasks[0]) if len(tasks) > 1 else success[0]
+
+
+def reach(threshold: float) -> Measure:
+    """Sampled tasks to a threshold, see `lfo.lab.statistics.arrival`."""
+    return lambda tasks, success: arrival(tasks, success, threshold)
+
+
+def number(place: int) -> Measure:
+    """One of the numbers of `curves_of`."""
+    return lambda _, numbers: numbers[place]
+
+
+# --- resampling ------------------------------------------------------------------------------
+
+Values = Mapping[str, np.ndarray | Sequence[float]]  # arm -> the measure of its runs, along the last axis
+Statistic = Callable[[Values], np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """A statistic of some arms: its value, its 95% interval, the runs of the smallest arm, and how it was drawn.
+
+    drawn: the statistic of every draw, nan where it has no value.
+    """
+
+    value: float
+    low: float
+    high: float
+    runs: int
+    drawn: np.ndarray = dataclasses.field(repr=False, compare=False)
+
+
+class Study:
+    """Curves of several arms on one split, and resamples of them, which are always the same for the same curves."""
+
+    def __init__(self, curves: Sequence[Curve], count: int = DRAWS):
+        self.curves, self.count = list(curves), count
+        self._measured: dict[tuple[str, Measure], np.ndarray] = {}
+        self._weighed: dict[tuple[int, tuple[str, ...]], np.ndarray] = {}
+
+    @property
+    def arms(self) -> list[str]:
+        return list(dict.fromkeys(curve.arm for curve in self.curves))
+
+    def values(self, measure: Measure) -> dict[str, list[float]]:
+        """The measure of every run, by arm, in the order of the curves."""
+        found: dict[str, list[float]] = defaultdict(list)
+        for curve in self.curves:
+            found[curve.arm].append(float(measure(curve.tasks, curve.successes.mean(axis=1))))
+        return dict(found)
+
+    def draws(self, measure: Measure, arms: Sequence[str] | None = None) -> dict[str, np.ndarray]:
+        """`values` of resampled worlds, runs, companies and tasks: by arm, a draw per row; nan is no run."""
+        for arm in arms or self.arms:
+            if (arm, measure) not in self._measured:
+                self._measured[arm, measure] = self._measure(arm, measure)
+        return {arm: self._measured[arm, measure] for arm in arms or self.arms}
+
+    def find(self, measure: Measure, statistic: Statistic, arms: Sequence[str]) -> Finding:
+        """`statistic` of the values of these arms in the worlds that they have in common, with the interval of its
+        draws."""
+        study = self._common(arms)
+        if not study.curves:
+            return Finding(math.nan, math.nan, math.nan, 0, np.full(self.count, math.nan))
+        found, drawn = study.values(measure), np.asarray(statistic(study.draws(measure, arms)), dtype=float)
+        real, tail = drawn[~np.isnan(drawn)], (1 - CONFIDENCE) / 2
+        ends = np.quantile(real, [tail, 1 - tail], method="inverted_cdf") if len(real) else (math.nan, math.nan)
+        runs = min(len(found[arm]) for arm in arms)
+        return Finding(float(statistic(found)), float(ends[0]), float(ends[1]), runs, drawn)
+
+    def _common(self, arms: Sequence[str]) -> Study:
+        """The study of the worlds in which all of these arms were run."""
+        worlds = [{curve.world for curve in self.curves if curve.arm == arm} for arm in arms]
+        common = set.intersection(*worlds)
+        if common == {curve.world for curve in self.curves}:
+            return self
+        return Study([curve for curve in self.curves if curve.world in common and curve.arm in arms], self.count)
+
+    @functools.cached_property
+    def _worlds(self) -> np.ndarray:
+        """(draws, worlds): the worlds of every draw."""
+        worlds = sorted({curve.world for curve in self.curves})
+        return np.random.default_rng(0).choice(worlds, (self.count, len(worlds)))
+
+    def _measure(self, arm: str, measure: Measure) -> np.ndarray:
+        """(draws, runs): the measure of an arm's resampled runs; nan fills up where other worlds have more."""
+        runs: dict[int, list[Curve]] = defaultdict(list)
+        for curve in self.curves:
+            if curve.arm == arm:
+                runs[curve.world].append(curve)
+        found = np.full((*self._worlds.shape, max(map(len, runs.values()))), math.nan)
+        for world, curves in runs.items():
+            values = np.array([self._resampled(curve, measure) for curve in curves])
+            drawn, rng = values.shape[1], np.random.default_rng(derive_seed("runs", arm, world))
+            picked = rng.integers(len(curves), size=(drawn, len(curves)))
+            found[self._worlds == world, : len(curves)] = values[picked, np.arange(drawn)[:, None]]
+        return found.reshape(self.count, -1)
+
+    def _resampled(self, curve: Curve, measure: Measure) -> np.ndarray:
+        """The measure of one run, for every time that its world was drawn."""
+        key = curve.world, curve.companies
+        if key not in self._weighed:
+            rng = np.random.default_rng(derive_seed("tasks", curve.world))
+            self._weighed[key] = _resampled_tasks(rng, curve.companies, int((self._worlds == curve.world).sum()))
+        times_drawn = self._weighed[key]
+        return measure(curve.tasks, curve.successes @ times_drawn / times_drawn.sum(axis=0))
+
+
+def _resampled_tasks(rng: np.random.Generator, companies: Sequence[str], count: int) -> np.ndarray:
+    """(T, count): how often each task is drawn. As many companies as there are are drawn with replacement, and of each,
+    every time, as many tasks as it has."""
+    members: dict[str, list[int]] = defaultdict(list)
+    for index, company in enumerate(companies):
+        members[company].append(index)
+    drawn = np.empty((len(companies), count))
+    picked = rng.multinomial(len(members), np.full(len(members), 1 / len(members)), size=count)
+    for often, group in zip(picked.T, members.values(), strict=True):
+        drawn[group] = rng.multinomial(often * len(group), np.full(len(group), 1 / len(group))).T
+    return drawn
+
+
+def middle(arm: str) -> Statistic:
+    """The median of an arm's runs."""
+    return lambda found: _median(found[arm])
+
+
+def lead(arm: str, other: str) -> Statistic:
+    """How much the median of an arm is above that of another."""
+    return lambda found: _median(found[arm]) - _median(found[other])
+
+
+def times(arm: str, other: str, given: float) -> Statistic:
+    """How many times the median of an arm the median of another is.
+
+    Where only the other never arrives it counts as the tasks that it was `given`: a lower bound. 0 where only the arm
+    never arrives; nan where neither does, or the arm was there from the start.
+    """
+
+    def ratio(found: Values) -> np.ndarray:
+        mine, theirs = _median(found[arm]), _median(found[other])
+        unknown = (np.isinf(mine) & np.isinf(theirs)) | (mine == 0)
+        return np.where(unknown, math.nan, np.minimum(theirs, given) / np.where(unknown, 1.0, mine))
+
+    return ratio
+
+
+def _median(values: np.ndarray | Sequence[float]) -> np.ndarray:
+    """Along the last axis, of what is not nan."""
+    found = np.sort(np.asarray(values, dtype=float), axis=-1)  # nan comes last
+    count = (~np.isnan(found)).sum(axis=-1, keepdims=True)
+    low, high = (np.take_along_axis(found, at, axis=-1)[..., 0] for at in (np.maximum(count - 1, 0) // 2, count // 2))
+    return (low + high) / 2
+
+
+# --- verdicts --------------------------------------------------------------------------------
+
+
+def p_above(finding: Finding, bar: float) -> float:
+    """Two-sided bootstrap p-value of the hypothesis that the statistic is `bar`; draws without a value count against.
+
+    (1 + draws on the wrong side) / (1 + all draws), doubled (Davison and Hinkley 1997, eq. 4.11).
+    """
+    below, above = (np.count_nonzero(wrong) for wrong in (~(finding.drawn > bar), ~(finding.drawn < bar)))
+    return min(1.0, 2 * (1 + min(below, above)) / (1 + len(finding.drawn)))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Adjusted p-values (Holm 1979): the chance of one false claim in the whole table stays what it is for one."""
+    order = np.argsort(p_values, kind="stable")
+    stepped = [p_values[i] * (len(p_values) - rank) for rank, i in enumerate(order)]
+    adjusted = np.empty(len(p_values))
+    adjusted[order] = np.minimum(1.0, np.maximum.accumulate(stepped))
+    return adjusted.tolist()
+
+
+def judge(claims: Mapping[Hashable, tuple[Finding, float]]) -> dict[Hashable, tuple[float, str]]:
+    """The adjusted p-value of every claim that a statistic is above a bar, and the verdict on it.
+
+    Supported or refuted, where the adjusted p-value is below 5% and at least `ENOUGH_RUNS` runs of every arm speak for
+    one side; else undecided.
+    """
+    adjusted = holm([p_above(finding, bar) for finding, bar in claims.values()])
+    verdicts = {}
+    for (claim, (finding, bar)), p in zip(claims.items(), adjusted, strict=True):
+        sure = p < 1 - CONFIDENCE and finding.runs >= ENOUGH_RUNS
+        side = SUPPORTED if np.mean(finding.drawn > bar) > 0.5 else REFUTED
+        verdicts[claim] = (p, side if sure else UNDECIDED)
+    return verdicts

@@ -1,0 +1,119 @@
+"""cloning: the policy is taught what it heard that it should have done; retry: it reads what was answered before."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from calling import BILLING, CALL, FORM, REPLY, SEARCH, notes_of, playing, told
+
+from lfo.config import ConfigError, WorldModelConfig, load_config
+from lfo.couplings import Imagine, Plain
+from lfo.couplings.cloning import Cloning
+from lfo.couplings.imagine import SAMPLES, ImagineMemory
+from lfo.couplings.plain import ALONE
+from lfo.couplings.retry import Retry
+from lfo.envs.base import written
+from lfo.envs.phone.knowledge import looked_up
+from lfo.envs.phone.tools import form, phone_call
+from lfo.train import train
+from lfo.types import Example, Question, Role, Turn
+
+# --- cloning ---------------------------------------------------------------------------------
+
+
+def test_a_scout_hears_what_the_form_should_have_been(scripted, bank, attempt):
+    """Billing names account number and ZIP code; the form that asks for them comes after the directory."""
+    (row,), _ = scripted(Cloning(bank, scouts=1), playing(SEARCH), [attempt("bill", scout=True)])
+    (example,) = row.examples
+    said = bank.decode(example.encoded.reply)
+    assert said == f"{written(form(['account_number', 'billing_zip']))}<|end|>"
+    context = bank.decode(example.encoded.prompt)
+    assert context.endswith(f"<|obs|>{row.turns[0].observation}<|/obs|><|tool|>") and "<|note|>" not in context
+
+
+def test_a_success_is_cloned_and_a_failure_with_a_form_is_not(scripted, bank, attempt):
+    paid = written(phone_call(BILLING, {"account_number": "123456", "billing_zip": "22222"}))
+    (row,), _ = scripted(Cloning(bank), playing(SEARCH, FORM, paid), [attempt("bill")])
+    assert row.success and bank.decode(row.examples[0].encoded.reply) == f"{FORM}<|end|>"
+    (row,), _ = scripted(Cloning(bank), playing(SEARCH, FORM, CALL, ""), [attempt("bill")])
+    assert not row.success and row.examples == []
+
+
+def test_the_loss_of_a_clone_is_on_what_the_policy_says(bank, attempt, tiny):
+    """The context is token by token what the policy reads in an episode."""
+    task = attempt("bill").task
+    encoded = bank.acted(task.request, looked_up(tiny, "bank"), form(["email"]))
+    search, directory = looked_up(tiny, "bank")[0].action, looked_up(tiny, "bank")[0].observation
+    read = [*bank.prompt(task.request), *bank.opener, *bank.encode(written(search)), bank.end_id]
+    assert list(encoded.prompt) == [*read, *bank.observation(directory), *bank.opener]
+
+
+def test_a_cloning_run_learns_without_rewards_and_without_a_world_model(toy_path, tmp_path):
+    settings = {"world_model.coupling": "cloning", "world_model.scouts": 2, "model.base": str(toy_path)}
+    run = train(load_config("configs/smoke.yaml", **settings, eval_tasks=2), tmp_path / "run", progress=False)
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert {"reply", "rules"}.isdisjoint(row["kind"] for row in rows)
+    assert not any("policy/loss" in row for row in rows)
+    assert {path.name for path in (run / "adapters").glob("v*/*") if path.is_dir()} == {"policy"}
+
+
+def test_what_cannot_be_cloned_is_refused():
+    with pytest.raises(ConfigError, match="coupling 'cloning' clones actions: no anonymise"):
+        load_config("configs/laptop.yaml", **{"world_model.coupling": "cloning"})
+
+
+# --- another attempt -------------------------------------------------------------------------
+
+
+def test_a_second_attempt_reads_what_was_handed_over_and_answered(scripted, bank, attempt):
+    (first,), _ = scripted(Plain(ALONE), playing(SEARCH, FORM, CALL, ""), [attempt("bill")])
+    earlier: dict = {}
+    retry = Retry(bank, Plain(ALONE), earlier)
+    (again,), _ = scripted(retry, playing(SEARCH, FORM, CALL, ""), [attempt("bill")])
+    assert again.tokens == first.tokens  # nothing was heard yet: the first coupling plays
+    earlier["bill"] = [first]
+    (again,), engine = scripted(retry, playing(SEARCH, FORM, CALL, ""), [attempt("bill")])
+    answer = first.turns[2].observation
+    assert notes_of(again, bank) == [f"earlier attempt: [] {answer}"]
+    assert [p.adapter for p in engine.prompts] == ["policy"] * 4  # nobody imagines anything
+    where = again.roles.index(int(Role.NOTE))
+    assert again.roles[where - 1] == Role.OBSERVATION and again.roles.count(int(Role.ACTION)) > 0
+
+
+# --- imagine beside a memory, and silent where unsure ----------------------------------------
+
+
+@pytest.fixture
+def question(tiny) -> Question:
+    return Question("Please call Harbor Bank for me: dispute a charge.", looked_up(tiny, "bank"), phone_call(BILLING))
+
+
+def test_memory_speaks_where_it_heard_of_that_very_case(bank, question):
+    coupling = ImagineMemory(WorldModelConfig(coupling="imagine_memory"), bank)
+    with pytest.raises(AssertionError, match="a model was asked"):
+        told(coupling, question)
+    turns = [*question.turns, Turn(question.call, REPLY, "auth_failed")]
+    heard: list[Example] = bank.examples("t", question.request, turns, "phone")
+    coupling.hear(heard)
+    assert told(coupling, question) == REPLY
+    joint = Question(f"{question.request} It is a joint account.", question.turns, question.call)
+    with pytest.raises(AssertionError, match="a model was asked"):
+        told(coupling, joint)
+
+
+@pytest.mark.parametrize(("agreeing", "noted"), [(4, True), (2, True), (1, False)])
+def test_a_world_model_that_is_unsure_is_silent(scripted, bank, attempt, agreeing, noted):
+    """Half of four sampled replies have to mean what the greedy one means; their wording is no matter."""
+    same, other = REPLY.replace(". I need", ", hi! I just need"), REPLY.replace("account number", "email address")
+    coupling = Imagine(WorldModelConfig(unsure_below=0.5), bank)
+    drawn = iter([same] * agreeing + [other] * (SAMPLES - agreeing))
+
+    def answer(text: str, prompt) -> str:
+        if prompt.adapter == "world_model" and prompt.temperature:
+            return next(drawn)
+        return playing(SEARCH, FORM, CALL, "")(text, prompt)
+
+    (row,), engine = scripted(coupling, answer, [attempt("bill")])
+    assert notes_of(row, bank) == ([f"world model: {REPLY}"] if noted else [])
+    assert [p.temperature for p in engine.prompts if p.adapter == "world_model"] == [0.0, 1.0, 1.0, 1.0, 1.0]

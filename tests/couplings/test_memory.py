@@ -1,0 +1,266 @@
+"""memory: what was heard of which calls, how it is found again, and who says nothing where nothing was heard."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+
+import pytest
+from calling import BILLING, CALL, FORM, REPLY, SALES, SEARCH, SERVICE, notes_of, playing, told
+
+from lfo.config import WorldModelConfig
+from lfo.couplings import Memory
+from lfo.envs.phone import PhoneEnvironment
+from lfo.envs.phone.knowledge import looked_up
+from lfo.envs.phone.records import Company
+from lfo.envs.phone.tools import form, phone_call
+from lfo.protocols import Question
+from lfo.text.base import load_tokenizer
+from lfo.text.codec import Codec
+from lfo.types import Example, Role, Turn
+
+RECALLS = ("table", "nearest", "vote")
+DISPUTE, JOINT = "I want to dispute a charge.", "It is a joint account."
+HERE, THERE = "bank", "river"  # two banks; their numbers end in 3 and 13 for Billing
+
+
+@pytest.fixture(scope="module")
+def banks(base_path, tiny) -> Codec:
+    """The small world with a second bank, whose numbers have another digit in front."""
+    bank = tiny.companies[HERE]
+    departments = tuple(dataclasses.replace(d, phone=d.phone.replace("-000", "-001")) for d in bank.departments)
+    river = Company(THERE, "River Trust", bank.industry, departments)
+    rules = {
+        (THERE, name): dataclasses.replace(rule, company_id=THERE)
+        for (c, name), rule in tiny.rules.items()
+        if c == HERE
+    }
+    world = dataclasses.replace(tiny, companies=tiny.companies | {THERE: river}, rules=tiny.rules | rules)
+    return Codec(load_tokenizer(base_path), PhoneEnvironment(world))
+
+
+@pytest.fixture
+def memory(banks):
+    """memory(recall): one that has heard nothing yet."""
+    return lambda recall: Memory(WorldModelConfig(coupling="memory", recall=recall), banks)
+
+
+def number(phone: str, company: str = HERE) -> str:
+    return phone if company == HERE else phone.replace("-000", "-001")
+
+
+def question(codec, request=DISPUTE, company=HERE, phone=BILLING, served: Sequence[str] = (), **auth_info) -> Question:
+    """What would this company's department say to this request, after others have served the caller?"""
+    past = [Turn(phone_call(number(p, company)), "", "success") for p in served]
+    call = phone_call(number(phone, company), auth_info)
+    return Question(request, (*looked_up(codec.env.world, company), *past), call)
+
+
+def says(*fields: str, opening: str = "Billing. I need your") -> str:
+    return json.dumps({"status": "auth_failed", "message": f"{opening} {' and '.join(fields)}."})
+
+
+def example(codec, asked: Question, reply: str) -> Example:
+    turns = [*asked.turns, Turn(asked.call, reply, json.loads(reply)["status"])]
+    return codec.examples("t", asked.request, turns, "phone")[-1]
+
+
+ZIP, CARD, MAIL = (says(field) for field in ("billing ZIP code", "last four digits of the card", "email address"))
+ASKED = f"{DISPUTE} {JOINT}"  # what is asked below; what was heard is more and more unlike it
+NARROW = [
+    ({"request": f"Help! {DISPUTE} The account is in two names."}, ZIP),  # this company, these circumstances
+    ({"request": ASKED, "company": THERE}, CARD),  # another bank, these circumstances
+    ({"request": DISPUTE}, MAIL),  # this company, other circumstances
+    ({"request": DISPUTE, "company": THERE}, REPLY),  # another bank, other circumstances
+]
+
+
+# --- the table -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("known", range(4))
+def test_the_narrowest_case_of_which_anything_was_heard_is_told(memory, banks, known):
+    """Whatever was heard of wider cases, and however often."""
+    table = memory("table")
+    for asked, reply in NARROW[known:]:
+        for opening in ("Please,", "Hello,")[: 1 if reply == NARROW[known][1] else 2]:
+            heard = question(banks, **asked | {"request": f"{opening} {asked['request']}"})
+            table.hear([example(banks, heard, reply)])
+    assert told(table, question(banks, ASKED)) == NARROW[known][1]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"phone": SERVICE},  # another department
+        {"served": [SERVICE]},  # who was served before asks later on the way
+        {"company": "shop", "phone": "800-555-0009"},  # another industry
+    ],
+)
+def test_what_was_heard_of_others_is_not_told(memory, banks, other):
+    table = memory("table")
+    table.hear([example(banks, question(banks, ASKED), ZIP)])
+    assert told(table, question(banks, ASKED, **other)) is None and told(table, question(banks, ASKED)) == ZIP
+
+
+def test_the_most_frequent_meaning_is_told_in_the_words_in_which_it_was_first_heard(memory, banks):
+    other_words = says("billing ZIP code", opening="Billing, hi! Can you give me your")
+    table, heard = memory("table"), [CARD, ZIP, MAIL, other_words]
+    table.hear([example(banks, question(banks, f"{i}: {DISPUTE}"), reply) for i, reply in enumerate(heard)])
+    assert told(table, question(banks)) == ZIP
+
+
+def test_of_equally_frequent_meanings_the_first_is_told(memory, banks):
+    table = memory("table")
+    table.hear([example(banks, question(banks), reply) for reply in (CARD, ZIP)])
+    assert told(table, question(banks)) == CARD
+
+
+# --- what counts as heard --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("recall", RECALLS)
+def test_nothing_is_told_before_anything_was_heard(memory, banks, recall):
+    assert told(memory(recall), question(banks)) is None
+
+
+@pytest.mark.parametrize("recall", RECALLS)
+def test_calls_that_hand_something_over_are_not_remembered(memory, banks, recall):
+    """Who hands over the account number is not asked for it any more."""
+    remembering = memory(recall)
+    remembering.hear([example(banks, question(banks, account_number="123456"), ZIP)])
+    assert told(remembering, question(banks)) is None
+    remembering.hear([example(banks, question(banks), REPLY)])
+    assert told(remembering, question(banks)) == REPLY
+
+
+@pytest.mark.parametrize("recall", RECALLS)
+def test_what_is_heard_again_counts_once(memory, banks, recall):
+    """The rollouts of a group often make the very same call, and what was heard before is told again after a resume."""
+    remembering = memory(recall)
+    card = example(banks, question(banks), CARD)
+    others = [example(banks, question(banks, f"{DISPUTE} {word}"), ZIP) for word in ("Now.", "Soon.")]
+    remembering.hear([card, *others, card, card])
+    remembering.hear([card])
+    assert told(remembering, question(banks, f"{DISPUTE} Now.")) == ZIP
+
+
+@pytest.mark.parametrize("recall", RECALLS)
+def test_heard_at_once_or_bit_by_bit_is_the_same(memory, banks, recall):
+    """What is told in between changes nothing, which a run that was resumed did not tell."""
+    requests = [f"{DISPUTE} {more}" for more in ("", "Now.", "It is urgent.", JOINT, f"Now. {JOINT}")]
+    heard = [
+        example(banks, question(banks, r), reply)
+        for r, reply in zip(requests, (ZIP, CARD, MAIL, ZIP, MAIL), strict=True)
+    ]
+    whole, bits = memory(recall), memory(recall)
+    whole.hear(heard)
+    for one in heard:
+        told(bits, question(banks, requests[0]))
+        bits.hear([one])
+    assert [told(whole, question(banks, r)) for r in requests] == [told(bits, question(banks, r)) for r in requests]
+
+
+@pytest.mark.parametrize("recall", RECALLS)
+def test_answers_of_the_other_tools_are_not_remembered(memory, banks, recall):
+    """A run may learn them, too (`world_model.predict`)."""
+    directory = looked_up(banks.env.world, HERE)
+    turns = [
+        *directory,
+        Turn(form(["email"]), '{"email": "x", "unavailable": []}', "ok"),
+        Turn(phone_call(BILLING), ZIP, "auth_failed"),
+    ]
+    remembering = memory(recall)
+    remembering.hear(banks.examples("t", DISPUTE, turns, "all"))
+    assert told(remembering, question(banks)) == ZIP
+
+
+# --- the nearest -----------------------------------------------------------------------------
+
+
+REQUESTS = {  # what was heard of Billing at Harbor Bank, by the reply
+    "The charge on my card is wrong, I want to dispute a charge.": CARD,
+    "The charge on my card is double, I want to dispute a charge.": ZIP,
+    "The charge on my bill is double, I want to dispute a charge.": ZIP,
+    "Mail me, please explain my last bill.": MAIL,
+}
+
+
+@pytest.mark.parametrize(
+    ("recall", "wish", "reply"),
+    [
+        ("nearest", "The charge on my card is wrong, I want to dispute a charge.", CARD),  # the very words
+        ("nearest", "The charge on my card is quite wrong, I want to dispute a charge.", CARD),
+        ("nearest", "Please explain my last bill.", MAIL),
+        ("vote", "The charge on my card is quite wrong, I want to dispute a charge.", ZIP),  # the next two agree
+        ("vote", "Mail me, please explain my last bill.", ZIP),  # and here they do against the nearest
+    ],
+)
+def test_the_nearest_request_is_told_or_what_most_of_three_mean(memory, banks, recall, wish, reply):
+    remembering = memory(recall)
+    remembering.hear([example(banks, question(banks, said), heard) for said, heard in REQUESTS.items()])
+    assert told(remembering, question(banks, wish)) == reply
+
+
+def test_whom_one_calls_and_who_served_before_tell_calls_apart(memory, banks):
+    """The same request; the department is a word, and so is everybody who has served the caller."""
+    nearest, sent = memory("nearest"), json.dumps({"status": "routing_violation", "message": "Billing. Sales first."})
+    replies = {(BILLING, ()): ZIP, (SERVICE, ()): CARD, (BILLING, (SALES,)): MAIL, (BILLING, (SERVICE,)): sent}
+    nearest.hear([example(banks, question(banks, phone=p, served=served), r) for (p, served), r in replies.items()])
+    for (phone, served), reply in replies.items():
+        assert told(nearest, question(banks, phone=phone, served=served)) == reply
+
+
+def test_what_was_heard_since_is_found(memory, banks):
+    nearest = memory("nearest")
+    nearest.hear([example(banks, question(banks, "I want to dispute a charge."), ZIP)])
+    assert told(nearest, question(banks, "Please explain my last bill.")) == ZIP
+    nearest.hear([example(banks, question(banks, "Please explain my last bill, soon."), MAIL)])
+    assert told(nearest, question(banks, "Please explain my last bill.")) == MAIL
+
+
+# --- in an episode ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("recall", RECALLS)
+def test_an_episode_of_which_nothing_was_heard_goes_on_without_a_note(memory, banks, scripted, attempt, recall):
+    (row,), engine = scripted(memory(recall), playing(SEARCH, FORM, CALL, ""), [attempt("bill")], banks)
+    assert Role.NOTE not in row.roles
+    assert [t.tool for t in row.turns] == ["search_company", "auth_info_form", "make_phone_call", ""]
+    assert [p.session for p in engine.prompts] == [0, None, 0, 0, 0]  # once the policy was asked what it means
+
+
+@pytest.mark.parametrize("recall", RECALLS)
+def test_what_was_heard_in_one_episode_is_noted_in_the_next(memory, banks, scripted, attempt, recall):
+    """A scout asks, the loop tells, and who comes later reads it in the very words."""
+    remembering = memory(recall)
+    (scout,), _ = scripted(remembering, playing(SEARCH), [attempt("bill", scout=True)], banks)
+    (heard,) = scout.examples
+    answer = playing(SEARCH, FORM, CALL, "")
+    (before,), _ = scripted(remembering, answer, [attempt("bill")], banks)
+    remembering.hear(scout.examples)
+    (row,), engine = scripted(remembering, answer, [attempt("bill")], banks)
+    assert Role.NOTE not in before.roles and notes_of(row, banks) == [f"memory: {heard.reply}"]
+    assert {p.adapter for p in engine.prompts} == {"policy"}
+
+
+@pytest.mark.parametrize("recall", ["linear", "boosted", "additive"])
+def test_what_the_environment_makes_of_it_is_asked_and_told_alike(banks, monkeypatch, recall):
+    """A classifier hears and answers in the place of the memory; which, is the environment's affair."""
+
+    class Always:
+        def __init__(self, kind):
+            self.kind, self.heard = kind, []
+
+        def hear(self, examples):
+            self.heard += examples
+
+        def answer(self, asked):
+            return f"{self.kind}: {len(self.heard)}" if self.heard else None
+
+    monkeypatch.setattr(type(banks.env.knowledge), "classifier", lambda self, kind: Always(kind))
+    remembering = Memory(WorldModelConfig(coupling="memory", recall=recall), banks)
+    assert told(remembering, question(banks)) is None
+    remembering.hear([example(banks, question(banks), ZIP)])
+    assert told(remembering, question(banks)) == f"{recall}: 1"
