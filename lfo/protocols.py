@@ -92,7 +92,7 @@ class Knowledge(Protocol):
     learned: Mapping[str, tuple[str, ...]]  # `world_model.predict` -> the tools whose answers are learned
     hint: str  # how a chat model is told what would be answered, with a {source} and a {reply} in it
 
-    def state(self, request: str, turns: Sequence[Turn], dropped: int = 0) -> str:
+    def state(self, question: Question, dropped: int = 0) -> str:
         """What is known before a call, in words; the oldest `dropped` actions are left out."""
 
     def intention(self, turns: Sequence[Turn]) -> Blank | None:

@@ -104,13 +104,13 @@ class Run:
         dreamt = self._practise()
         generated = self.engine.generated_tokens - generated
         self.engine.sleep()
+        examples = [example for row in now.rows for example in row.examples]
+        if self.config.world_model and self.config.world_model.shuffle:
+            examples = shuffled(examples, derive_seed(self.config.seed, "shuffle", self.step))
+        self.buffer.add(examples)  # before dynamic sampling drops groups: failed ones teach most
+        self.coupling.hear(examples)  # before anybody samples ahead with it
         with self._sampling_ahead():
             curious = self._curiosity(kept)
-            examples = [example for row in now.rows for example in row.examples]
-            if self.config.world_model and self.config.world_model.shuffle:
-                examples = shuffled(examples, derive_seed(self.config.seed, "shuffle", self.step))
-            self.buffer.add(examples)  # before dynamic sampling drops groups: failed ones teach most
-            self.coupling.hear(examples)
             rows = [row for row in now.rows if not row.scout]
             learned = self._learn(kept + informative(dreamt), rows, examples, factor)
         with self._timed("publish"):

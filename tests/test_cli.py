@@ -238,7 +238,7 @@ def test_the_learning_rate_of_the_help_text_is_a_number(config_path, tmp_path, c
         (["model.alpha=8"], "there is no setting 'model.alpha' any more: alpha is always twice model.rank."),
         (["seed"], "--set takes NAME=VALUE, got 'seed'."),
         (["env.levels=[1"], "--set env.levels, line 1 is not YAML (expected ',' or ']', but got '<stream end>')."),
-        (["world_model.coupling=magic"], "'stacked', 'imagine' or 'dream', got 'magic'."),
+        (["world_model.coupling=magic"], "'memory', 'truth' or 'cloning', got 'magic'."),
         (["model.base=nowhere"], "no base model in 'nowhere'; make the embedded one with `make base`"),
     ],
 )
@@ -337,7 +337,7 @@ def test_a_grid_that_does_not_fit_is_named(tmp_path, config_path, capsys):
     grid.write_text("seed: 1")
     assert (
         complaint(capsys, *arguments)
-        == f"{grid} must be a YAML file with these keys: arms, config, fixed, grid, seeds."
+        == f"{grid} must be a YAML file with these keys: arms, config, fixed, grid, seeds, worlds."
     )
     grid.write_text("config: [")
     assert f"{grid}, line 1 is not YAML" in complaint(capsys, *arguments)

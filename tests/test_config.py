@@ -193,10 +193,19 @@ def test_what_a_config_names_is_found():
         ("rollout: {engine: vlm}", "rollout.engine is 'vlm'; choose torch, vllm, or http://127.0.0.1:8010,..."),
         ("rollout: {engine: 'http://a:1,b:2'}", "choose torch, vllm, or http://127.0.0.1:8010,..."),
         ("distributed: {processes: 0}", "'distributed.processes': input should be greater than or equal to 1, got 0."),
-        ("world_model: {coupling: joined}", "'none', 'shared', 'echo', 'stacked', 'imagine' or 'dream', got 'joined'."),
+        (
+            "world_model: {coupling: joined}",
+            "'none', 'shared', 'echo', 'stacked', 'imagine', 'imagine_memory', 'dream', 'memory', 'truth' or 'cloning',"
+            " got 'joined'.",
+        ),
+        ("world_model: {recall: all}", "'world_model.recall': input should be 'table', 'nearest', 'vote', 'linear'"),
+        ("world_model: {unsure_below: 2}", "'world_model.unsure_below': input should be less than or equal to 1"),
+        ("env: {circumstances: 7}", "'env.circumstances': input should be less than or equal to 6, got 7."),
+        ("env: {circumstances: -1}", "'env.circumstances': input should be greater than or equal to 0, got -1."),
+        ("env: {replies: short}", "'env.replies': input should be 'list' or 'reasons', got 'short'."),
         ("1: 2", "1 is no name of a setting."),
         ("policy: {epochs: 2}\nworld_model: {coupling: echo}", "set policy.epochs to 1."),
-        ("world_model: {schedule: seldom}", "'joint', 'alternating', 'world_first' or 'hierarchical', got 'seldom'."),
+        ("world_model: {schedule: seldom}", "'world_first', 'hierarchical' or 'policy_leads', got 'seldom'."),
         ("world_model: {lam: -1}", "'world_model.lam': input should be greater than or equal to 0, got -1."),
         ("world_model: {anonymise: 1.5}", "'world_model.anonymise': input should be less than or equal to 1, got 1.5."),
         ("world_model: {dream_agreement: 0}", "world_model.dream_agreement must be above 0."),
@@ -239,6 +248,11 @@ def test_overrides_are_as_strict_as_the_file(write):
         ({"world_model.coupling": "echo", "model.dialect": "chat"}, "and the dialect 'tags'"),
         ({"world_model.shuffle": True, "world_model.predict": "all"}, "set world_model.predict to 'phone'"),
         ({"world_model.coupling": "none", "world_model.context_distillation": 0.5}, "set coupling 'imagine'"),
+        ({"world_model.coupling": "memory", "world_model.curiosity": 0.5}, "asks a world model, and there is none"),
+        ({"world_model.coupling": "truth", "world_model.curiosity": 0.5}, "asks a world model, and there is none"),
+        ({"world_model.coupling": "cloning", "world_model.anonymise": 0.5}, "'cloning' clones actions: no anonymise"),
+        ({"world_model.coupling": "cloning", "world_model.shuffle": True}, "no shuffle"),
+        ({"world_model.coupling": "cloning", "model.dialect": "chat"}, "and the dialect 'tags'"),
         ({"world_model.coupling": "dream", "env.reward": "shaped"}, "set env.reward to 'binary'"),
         ({"world_model.scouts": 3, "rollout.group_size": 4}, "at least 2 rollouts of a group must be left"),
         ({"rollout.asynchronous": True}, "set policy.tis_cap, which corrects for it, to 2, say"),
@@ -255,8 +269,12 @@ def test_what_is_refused_together_is_good_apart(write):
     good = {"policy.tis_cap": 2, "world_model.scouts": 2, "rollout.group_size": 4, "rollout.asynchronous": True}
     assert load_config(write(""), **good).world_model.scouts == 2
     assert load_config(write(""), **{"world_model.context_distillation": 0.5}).coupling == "imagine"
-    for coupling in ("echo", "dream"):
+    for coupling in ("echo", "dream", "cloning"):
         assert load_config(write(""), **{"world_model.coupling": coupling}).coupling == coupling
+    for coupling in ("imagine_memory", "memory", "truth"):
+        distilling = {"world_model.coupling": coupling, "world_model.context_distillation": 0.5}
+        assert load_config(write(""), **distilling).coupling == coupling
+    assert load_config(write(""), **{"policy.learning_rate": 0, "world_model.curiosity": 0.5}).policy.learning_rate == 0
 
 
 def test_servers_are_the_addresses_in_the_engine(write):
@@ -310,6 +328,15 @@ def test_every_committed_run_can_be_read():
         without = (data["world_model"] or {}).get("predict", "nothing") == "nothing"
         assert (config.world_model is None) == without
         assert build(RunConfig, as_dict(config)) == config
+
+
+def test_runs_of_the_first_round_knew_no_circumstances(tmp_path):
+    path = tmp_path / "config.json"
+    for env, expected in [({}, (0, "list")), ({"circumstances": 2, "replies": "reasons"}, (2, "reasons"))]:
+        path.write_text(json.dumps({"env": {"levels": [1]} | env}))
+        found = read_config(path).env
+        assert (found.circumstances, found.replies) == expected
+    assert (EnvConfig().circumstances, EnvConfig().replies) == (4, "reasons")
 
 
 def test_a_run_in_the_policys_own_pass_is_read_as_echo(tmp_path):

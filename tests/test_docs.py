@@ -8,7 +8,7 @@ import pytest
 
 from lfo.config import EnvConfig
 from lfo.envs.base import parse_action
-from lfo.protocols import Coupling, Environment, Episode
+from lfo.protocols import Coupling, Environment, Episode, Knowledge
 from lfo.types import Role, StopReason
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -61,14 +61,23 @@ def test_the_toy_environment_is_won_and_lost(env):
 
 
 def test_the_coupling_sets_its_note_once():
-    codec = SimpleNamespace(reply=lambda text: [ord(c) for c in text], note=lambda reply: [1, *reply, 2])
+    codec = SimpleNamespace(reply=lambda text: [ord(c) for c in text], note=lambda source, reply: [source, *reply])
     coupling = shown("environments.md", "class Told")["Told"](codec, "a")
     assert members(Coupling) <= set(dir(coupling)) and coupling.layout.listener == "world_model"
     added = []
     row = SimpleNamespace(noted=False, add=lambda ids, role: added.append((ids, role)))
     for _ in range(2):
         assert list(coupling.before_turn(row)) == []
-    assert added == [([1, ord("a"), 2], Role.IMAGINED)]
+    assert added == [(["somebody", ord("a")], Role.NOTE)]
+
+
+def test_every_member_of_the_protocols_is_explained():
+    """In a table of the page: what a world model is told and asked, and what a coupling does."""
+    page = (DOCS / "environments.md").read_text(encoding="utf-8")
+    explained = {
+        name for cell in re.findall(r"^\| (`[^|]*) \|", page, re.MULTILINE) for name in re.findall(r"`(\w+)`", cell)
+    }
+    assert explained == members(Knowledge) | members(Coupling)
 
 
 def test_the_gymnasium_example_runs():

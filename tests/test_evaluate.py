@@ -11,7 +11,7 @@ from toy import Counting
 
 from lfo import distributed
 from lfo.config import EnvConfig, RolloutConfig, RunConfig, WorldModelConfig
-from lfo.couplings import Imagine, Plain, alone
+from lfo.couplings import Imagine, Memory, Plain, Truth, alone
 from lfo.couplings.plain import BOTH
 from lfo.envs.base import written
 from lfo.envs.phone import PhoneEnvironment
@@ -160,10 +160,16 @@ def test_reply_accuracy_by_category(codec):
     examples = [example(codec, s, m, prompt=str(i)) for i, (s, m, _, _) in enumerate(said_and_predicted)]
     answers = [json.dumps({"status": s, "message": m}) for _, _, s, m in said_and_predicted]
     engine = Scripted(codec, lambda text, prompt: answers[int(text)])
-    assert reply_rows(engine, codec, examples, "world_model") == [
-        {"category": "auth_failed", "accuracy": 0.5, "n": 2},
-        {"category": "routing_violation", "accuracy": 1.0, "n": 1},
-        {"category": "success", "accuracy": 0.5, "n": 2},
+    rows = reply_rows(engine, codec, examples, "world_model")
+    assert rows[:3] == [
+        {"kind": "reply", "category": "auth_failed", "accuracy": 0.5, "n": 2},
+        {"kind": "reply", "category": "routing_violation", "accuracy": 1.0, "n": 1},
+        {"kind": "reply", "category": "success", "accuracy": 0.5, "n": 2},
+    ]
+    right = [True, False, True, False, True]
+    assert rows[3:] == [
+        {"kind": "prediction", "task_id": "t", "said": e.reply, "predicted": a, "right": r}
+        for e, a, r in zip(examples, answers, right, strict=True)
     ]
     asked = {(p.adapter, p.temperature, p.stop, p.session) for p in engine.prompts}
     assert asked == {("world_model", 0.0, codec.reply_end_id, None)}
@@ -174,7 +180,17 @@ def test_a_wrong_answer_of_the_form_is_no_hit(codec):
     answers = [json.dumps({field: "1", "unavailable": []}) for field in ("email", "name")]
     examples = [codec_example(codec, form(["email"]), a, "ok", "t", "form") for a in answers]
     engine = Scripted(codec, lambda text, prompt: answers[0])
-    assert reply_rows(engine, codec, examples, "world_model") == [{"category": "ok", "accuracy": 0.5, "n": 2}]
+    shares = reply_rows(engine, codec, examples, "world_model")[:1]
+    assert shares == [{"kind": "reply", "category": "ok", "accuracy": 0.5, "n": 2}]
+
+
+@pytest.mark.parametrize(("count", "shown"), [(0, []), (3, [0, 1, 2]), (5, [0, 1, 2, 3, 4]), (23, [0, 4, 8, 12, 16])])
+def test_a_few_predictions_of_an_evaluation_are_shown(codec, count, shown):
+    """At most five, spread over all of them."""
+    examples = [example(codec, "success", f"Sales. Done {i}.") for i in range(count)]
+    rows = reply_rows(Scripted(codec, lambda text, prompt: "{}"), codec, examples, "world_model")
+    said = [json.loads(row["said"])["message"] for row in rows if row["kind"] == "prediction"]
+    assert said == [f"Sales. Done {i}." for i in shown]
 
 
 def test_predictions_stand_beside_reality(codec):
@@ -225,11 +241,13 @@ def test_samples_are_drawn_apart_and_by_the_seed(codec):
 
 
 def test_the_environments_examination_asks_the_world_model(codec):
-    """Fraud comes after another call and Sales demands nothing; of the other three Billing's answer is right."""
+    """Every call on the way of somebody who follows what is answered: one at Billing, Loans and Sales, three for a fraud
+    (whoever lacks a card asks the same), two for two wishes. Billing's answer is right, the two times that it is asked.
+    """
     engine = Scripted(codec, lambda text, prompt: json.dumps(MISSING))
     found = examine(engine, codec, "world_model", "train")
-    assert found == {"rule_accuracy": 1 / 3, "rule_accuracy_typical": 1 / 2, "n": 3}
-    assert {p.adapter for p in engine.prompts} == {"world_model"}
+    assert found == {"rule_accuracy": 1 / 4, "rule_accuracy_typical": 1 / 4, "rule_accuracy_way": 0.0, "n": 8}
+    assert {p.adapter for p in engine.prompts} == {"world_model"} and len(engine.prompts) == 8
     assert codec.decode(engine.prompts[0].tokens).endswith("<|/action|><|predict_csr|><|csr|>")
 
 
@@ -244,26 +262,26 @@ def kinds(rows: list[dict]) -> list[tuple]:
     return [(r["split"], r["kind"], r.get("level", r.get("category"))) for r in rows]
 
 
+def calling(text: str, prompt) -> str:
+    """Look up, call Billing with empty hands, as was meant, hang up; and a world model that says the truth."""
+    if prompt.adapter == "world_model":
+        return json.dumps(MISSING)
+    return '800-555-0003"' if text.endswith('"phone_number": "') else by_turn(SEARCH, written(CALL), "")(text, prompt)
+
+
 def test_a_whole_evaluation_has_a_row_for_everything(codec):
     """Two tasks, two episodes each: look up, call Billing with empty hands, hang up; the world model says the truth."""
-
-    def answer(text: str, prompt) -> str:
-        if prompt.adapter == "world_model":
-            return json.dumps(MISSING)
-        return (
-            '800-555-0003"' if text.endswith('"phone_number": "') else by_turn(SEARCH, written(CALL), "")(text, prompt)
-        )
-
     config = config_of(WorldModelConfig(context_distillation=0.1), eval_tasks=2, eval_episodes=2)
-    engine = Scripted(codec, answer)
-    rows = evaluation_rows(engine, codec, Imagine(config.world_model, codec), config)
+    rows = evaluation_rows(Scripted(codec, calling), codec, Imagine(config.world_model, codec), config)
     assert kinds(rows) == [
         ("train", "success", 0),
         ("train", "success", 1),
+        ("train", "outcomes", None),
         ("train", "behaviour", None),
         ("train", "unaided", 0),
         ("train", "unaided", 1),
         ("train", "reply", "auth_failed"),
+        *[("train", "prediction", None)] * 4,
         ("train", "rules", None),
     ]
     assert [r["n"] for r in rows if r["kind"] in ("success", "unaided")] == [4] * 4
@@ -273,11 +291,47 @@ def test_a_whole_evaluation_has_a_row_for_everything(codec):
     assert (counts["calls_per_task"], counts["malformed"]) == (1.0, 0.0)
 
 
+def test_what_was_learned_is_held_beside_what_was_not(codec):
+    """Replies that the world model has learned come first, as those of the split `train`; at most JUDGED of them."""
+    learned = [example(codec, "success", f"Sales. Done {i}.", task_id=f"t{i}") for i in range(3)]
+    config = dataclasses.replace(config_of(WorldModelConfig(), eval_tasks=1), eval_splits=("validation",))
+    coupling, env = Imagine(config.world_model, codec), codec.env
+    rows = evaluation_rows(Scripted(codec, calling), codec, coupling, config, learned)
+    ours = [row for row in rows if row["split"] == "train"]
+    assert [row["kind"] for row in ours] == ["reply", *["prediction"] * 3] and rows[: len(ours)] == ours
+    assert (ours[0]["category"], ours[0]["accuracy"], ours[0]["n"]) == ("success", 0.0, 3)
+    assert {row["task_id"] for row in ours[1:]} == {"t0", "t1", "t2"} and env.tasks("validation") == []
+    assert evaluation_rows(Scripted(codec, calling), codec, coupling, config, learned) == rows
+
+
+@pytest.mark.parametrize("name", ["memory", "truth"])
+def test_who_notes_without_a_world_model_is_not_examined(codec, name):
+    """Nothing is asked of a world model, but the notes are there: without them the policy does as it does unaided."""
+    world_model = WorldModelConfig(coupling=name, context_distillation=0.1)
+    config = config_of(world_model, eval_tasks=1, eval_episodes=1)
+    coupling = Memory(world_model, codec) if name == "memory" else Truth(codec, distillation=0.1)
+    engine = Scripted(codec, calling)
+    rows = evaluation_rows(engine, codec, coupling, config, [example(codec, "success", "Sales. Done.")])
+    assert [row["kind"] for row in rows] == ["success", "success", "outcomes", "behaviour", "unaided", "unaided"]
+    assert {p.adapter for p in engine.prompts} == {"policy"}
+    noted = [codec.decode(p.tokens) for p in engine.prompts]
+    assert any("<|note|>truth: " in text for text in noted) == (name == "truth")
+
+
+def test_outcomes_are_told_task_by_task(base_path):
+    """The toy environment's three tasks, twice each: who says 2 succeeds at the second."""
+    codec = Codec(load_tokenizer(base_path), Counting())
+    config = RunConfig(eval_splits=("test",), eval_tasks=3, eval_episodes=2)
+    answer = 'count<|args|>{"number": "2"}'
+    rows = evaluation_rows(Scripted(codec, lambda t, p: answer), codec, Plain(AdapterLayout(("policy",), None)), config)
+    assert [row["successes"] for row in rows if row["kind"] == "outcomes"] == ["001100"]
+
+
 def test_without_a_world_model_nothing_is_asked_of_one(codec):
     config = config_of(None, eval_tasks=1, eval_episodes=1)
     engine = Scripted(codec, searching)
     rows = evaluation_rows(engine, codec, Plain(AdapterLayout(("policy",), None)), config)
-    assert [r["kind"] for r in rows] == ["success", "success", "behaviour"]
+    assert [r["kind"] for r in rows] == ["success", "success", "outcomes", "behaviour"]
     assert {p.adapter for p in engine.prompts} == {"policy"}
 
 
@@ -312,5 +366,5 @@ def test_at_most_so_many_replies_are_judged(codec, monkeypatch):
 def test_outcomes_of_the_records_are_those_of_the_environment(codec, tiny):
     (row,) = play_tasks(Scripted(codec, searching), codec, Plain(BOTH), tiny.tasks[:1], RolloutConfig(), 1)
     assert row.outcome == Outcome(
-        False, 0.0, {"shaped_reward": 0.0, "auth_before_call": 0.0, "calls_per_task": 0.0}
+        False, 0.0, {"shaped_reward": 0.0, "auth_before_call": 0.0, "departments_in_order": 0.0, "calls_per_task": 0.0}
     ) and isinstance(tiny.tasks[0], Task)

@@ -66,7 +66,7 @@ def test_each_row_notes_once_in_its_place_and_rows_that_read_the_same_note_the_s
     notes: dict[str, set[str]] = {}
     for row in rows:
         cut = spans(row, codec)
-        found = [i for i, (_, role) in enumerate(cut) if role is Role.IMAGINED]
+        found = [i for i, (_, role) in enumerate(cut) if role is Role.NOTE]
         read = [i for i, (text, _) in enumerate(cut) if text.startswith('<|obs|>{"departments": [{')]
         assert len(found) <= min(1, len(read))
         if found:

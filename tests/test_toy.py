@@ -8,13 +8,19 @@ from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
-from toy import Counter, Counting
+from scripted import Scripted
+from toy import Counter, Counting, Guessing, Known
 
-from lfo.config import ConfigError, RunConfig, WorldModelConfig
+from lfo.config import ConfigError, RolloutConfig, RunConfig, WorldModelConfig
+from lfo.couplings import Imagine, Memory, Truth
 from lfo.envs.base import written
+from lfo.protocols import Knowledge
+from lfo.rollout.play import play
 from lfo.runs import RunError, RunFolder
+from lfo.text.base import load_tokenizer
+from lfo.text.codec import Codec
 from lfo.train import Run, load_player, train
-from lfo.types import Call, Malformed, StopReason, Task, Turn
+from lfo.types import Attempt, Call, Malformed, Role, StopReason, Task, Turn
 
 
 @pytest.fixture(scope="module")
@@ -152,3 +158,60 @@ def test_there_is_nothing_to_model(config, tmp_path):
     with pytest.raises(ConfigError, match="has nothing to model; leave world_model out"):
         train(modelling, tmp_path / "none", Counting(), progress=False)
     assert not (tmp_path / "none").exists()
+
+
+# --- with something to model -----------------------------------------------------------------
+
+
+def test_the_toy_knows_all_that_knowledge_is_asked_for():
+    wanted = {*Knowledge.__annotations__, *(name for name in vars(Knowledge) if not name.startswith("_"))}
+    assert {name for name in dir(Known) if not name.startswith("_")} == wanted
+
+
+@pytest.fixture
+def guessing(base_path) -> Codec:
+    return Codec(load_tokenizer(base_path), Guessing())
+
+
+def two_tries(text: str, prompt) -> str:
+    """A policy that means to say 1 and then 2, and says 2 at once; a world model that says what is true of "to 2"."""
+    if prompt.adapter == "world_model":
+        return "right" if '{"number": "2"}' in text else "wrong"
+    return f'{1 + text.count("<|note|>")}"}}' if prompt.session is None else 'count<|args|>{"number": "2"}'
+
+
+@pytest.mark.parametrize("source", ["world model", "truth", "memory"])
+def test_whoever_sets_notes_sets_them_into_any_environment(guessing, source):
+    """Two notes along the way, and none after its end, where there is nothing to mean any more."""
+    if source == "memory":
+        coupling = Memory(WorldModelConfig(coupling="memory"), guessing)
+        for number, reply in ((1, "wrong"), (2, "right")):
+            turn = Turn(Call("count", {"number": str(number)}), reply, reply)
+            coupling.hear(guessing.examples("t", "Count to 2.", [turn], "phone"))
+    else:
+        coupling = Truth(guessing) if source == "truth" else Imagine(WorldModelConfig(), guessing)
+    attempt = Attempt(Task("t", "train", 2), 0, 0)
+    (row,) = play(Scripted(guessing, two_tries), guessing, [[[attempt]]], coupling, RolloutConfig(), 0, "phone")
+    notes = f"<|note|>{source}: wrong<|/note|><|note|>{source}: right<|/note|>"
+    said = 'count<|args|>{"number": "2"}'
+    assert guessing.decode(row.tokens) == (
+        f"<|task|>Count to 2.<|/task|>{notes}<|tool|>{said}<|end|><|obs|>right<|/obs|>"
+    )
+    assert row.success and [example.reply for example in row.examples] == ["right"]
+
+
+class EvenGuesses(Evenness):
+    knowledge = Known()
+
+
+@pytest.mark.parametrize("coupling", ["imagine", "imagine_memory", "memory", "truth", "cloning"])
+def test_every_coupling_that_needs_no_phone_trains_there(make_config, tmp_path, coupling):
+    """To the end, with an evaluation; and what was trained can be played."""
+    settings = {"task_budget": 4, "eval_splits": ["validation"], "rollout.group_size": 4}
+    config = make_config(**settings, **{"world_model.coupling": coupling})
+    folder = train(config, tmp_path / "run", EvenGuesses(), progress=False)
+    assert RunFolder(folder).finished(config)
+    player = load_player(folder, EvenGuesses())
+    attempt = Attempt(Task("t", "train", 2), 0, 0)
+    (row,) = play(player.engine, player.codec, [[[attempt]]], player.coupling, config.rollout, 0, "phone")
+    assert (Role.NOTE in row.roles) == (coupling in ("imagine", "imagine_memory", "truth"))

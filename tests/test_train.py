@@ -7,6 +7,7 @@ import json
 import math
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -18,11 +19,15 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from scripted import Scripted
 
 import lfo.envs.phone.csr as csr
 from lfo.config import as_dict
+from lfo.envs.base import written
 from lfo.envs.phone import PhoneEnvironment, Rules, generate_world
-from lfo.envs.phone.tools import phone_call
+from lfo.envs.phone.phrasings import requested_fields
+from lfo.envs.phone.tools import form, phone_call, search
+from lfo.evaluate import evaluation_rows
 from lfo.rollout import Prompt, complete
 from lfo.rollout.tasks import informative
 from lfo.rollout.torch_engine import TorchEngine
@@ -138,6 +143,20 @@ def started(tmp_path, uninterrupted):
         if process.poll() is None:  # a test failed on the way
             process.kill()
             process.communicate()
+
+
+def killed_after(step: int, settings, folder: Path, env, monkeypatch) -> None:
+    """A run that is gone after a step; nothing is saved on the way out."""
+
+    def log(run, rows):
+        log_of(run, rows)
+        if run.step == step:
+            raise SystemExit
+
+    log_of = Run.log
+    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+        patch.setattr(Run, "log", log)
+        train(settings, folder, env, progress=False)
 
 
 def wait_for_steps(folder: Path, count: int, process: subprocess.Popen) -> None:
@@ -343,15 +362,7 @@ def test_killed_with_rollouts_ahead_it_is_the_uninterrupted_run(config, tmp_path
     settings = config(**settings, **{"task_budget": 9, "eval_every": 4})
     train(settings, tmp_path / "whole", bills, progress=False)
 
-    def log(run, rows):
-        written(run, rows)
-        if run.step == 4:
-            raise SystemExit  # nothing is saved on the way out
-
-    written = Run.log
-    with monkeypatch.context() as patch, pytest.raises(SystemExit):
-        patch.setattr(Run, "log", log)
-        train(settings, tmp_path / "killed", bills, progress=False)
+    killed_after(4, settings, tmp_path / "killed", bills, monkeypatch)
     assert [p.name for p in (tmp_path / "killed" / "checkpoints").iterdir()] == ["step-000002.pt"]
     train(settings, tmp_path / "killed", bills, progress=False)
     ours, theirs = tmp_path / "killed", tmp_path / "whole"
@@ -503,7 +514,7 @@ def test_a_baseline_has_no_world_model(config, tmp_path, generous):
 def test_imagining_runs_through_the_loop(config, tmp_path, generous):
     run = Run(config(**{"world_model.coupling": "imagine", "task_budget": 3}), tmp_path, generous)
     rows = run_through(run)
-    assert sum(Role.IMAGINED in row.roles for row in rows) > len(rows) / 2
+    assert sum(Role.NOTE in row.roles for row in rows) > len(rows) / 2
 
 
 def test_without_lambda_the_untrained_base_imagines(config, tmp_path, bills):
@@ -512,7 +523,7 @@ def test_without_lambda_the_untrained_base_imagines(config, tmp_path, bills):
     run = Run(config(**settings), tmp_path, bills)
     rows = run_through(run)
     weights = weights_of(tmp_path)
-    assert any(Role.IMAGINED in row.roles for row in rows)
+    assert any(Role.NOTE in row.roles for row in rows)
     assert all(not w.any() for name, w in weights[WORLD_MODEL].items() if "lora_B" in name)
     assert any(w.any() for name, w in weights[POLICY].items() if "lora_B" in name)
 
@@ -526,7 +537,7 @@ def test_what_is_predicted_is_an_option_of_the_whole_loop(config, tmp_path, gene
     statuses = {call.status for call in run.buffer.examples}
     assert {"ok", "auth_failed"} <= statuses
     assert any("departments" in call.reply for call in run.buffer.examples) == (predict == "all")
-    assert any(Role.IMAGINED in row.roles for row in rows) and any(row.scout and row.examples for row in rows)
+    assert any(Role.NOTE in row.roles for row in rows) and any(row.scout and row.examples for row in rows)
     kinds = {row.get("category") for row in run.evaluate() if row["kind"] == "reply"}
     assert "ok" in kinds
 
@@ -541,6 +552,167 @@ def test_success_is_reported_with_and_without_notes(config, tmp_path, generous):
         kinds = [row["kind"] for row in rows]
         assert kinds.count("unaided") == (kinds.count("success") if weight else 0)
         assert {"split", "tasks", "level", "success", "low", "high", "n"} <= set(rows[0])
+
+
+# --- notes without a world model, and a frozen policy ----------------------------------------
+
+
+class Written(Scripted):
+    """An engine for whole runs that has no weights: what it says is written out."""
+
+    def load(self, adapters) -> None:
+        pass
+
+    def sleep(self) -> None:
+        pass
+
+
+@pytest.fixture
+def by_the_book(monkeypatch, codec):
+    """A policy that means to call Billing, and does in every other rollout, with what Billing wants of it.
+
+    By now its engines are in the list that this returns.
+    """
+    billing, field = "800-555-0003", "account_number"
+    way = [search("Harbor Bank"), form([field]), phone_call(billing, {field: "123456"}), phone_call(billing)]
+    reply = '{"status": "auth_failed", "message": "Billing. I need your account number."}'
+
+    def say(text: str, prompt) -> str:
+        if prompt.adapter == WORLD_MODEL:
+            return reply
+        if text.endswith('"phone_number": "'):
+            return f'{billing}"'
+        turn = text.count("<|obs|>")
+        return written(way[turn]) if turn < len(way) and (turn == 0 or prompt.session % 2) else ""
+
+    engines = []
+    monkeypatch.setattr("lfo.train.make_engine", lambda *_: engines.append(Written(codec, say)) or engines[-1])
+    return engines
+
+
+def notes_in(engine: Scripted) -> list[str]:
+    """The notes that the policy read before its actions, one list for all."""
+    texts = [engine.codec.decode(p.tokens) for p in engine.prompts if p.session is not None]
+    return [note for text in texts for note in re.findall(r"<\|note\|>(.*?)<\|/note\|>", text)]
+
+
+REMEMBER = {"world_model.coupling": "memory", "world_model.scouts": 1, "rollout.group_size": 5}
+STEPS = {
+    "rollout.tasks_per_step": 2,
+    "task_budget": 10,
+    "checkpoint_every": 2,
+    "eval_every": 4,
+    "eval_splits": ["train"],
+}
+
+
+@pytest.mark.parametrize(("recall", "more"), [("table", {}), ("table", BEHIND), ("nearest", {}), ("vote", {})])
+def test_a_memory_survives_a_kill(config, tmp_path, bills, by_the_book, monkeypatch, recall, more):
+    """It is told again what it had heard until the checkpoint: the same notes from there on, and the same run."""
+    settings = config(**more | REMEMBER | STEPS, **{"world_model.recall": recall})
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    train(settings, whole, bills, progress=False)
+    killed_after(3, settings, killed, bills, monkeypatch)
+    assert [path.name for path in RunFolder(killed).checkpoints] == ["step-000002.pt"]
+    train(settings, killed, bills, progress=False)
+    uninterrupted, _, resumed = by_the_book
+    assert metrics_of(killed) == metrics_of(whole)
+    assert same(weights_of(killed)[POLICY], weights_of(whole)[POLICY])
+    assert (killed / "examples.jsonl").read_bytes() == (whole / "examples.jsonl").read_bytes()
+    after = notes_in(resumed)
+    assert after and set(after) <= set(notes_in(uninterrupted)) and after == notes_in(uninterrupted)[-len(after) :]
+    assert all(note.startswith('memory: {"status": ') for note in after)
+
+
+def test_a_memory_notes_what_was_heard_in_the_steps_before(config, tmp_path, bills, by_the_book):
+    """Nothing in the first step; later the very words of a call with empty hands that was made before."""
+    run = Run(config(**REMEMBER | STEPS), tmp_path, bills)
+    run.publish()
+    run.advance()
+    (engine,) = by_the_book
+    assert notes_in(engine) == []
+    replies = {f"memory: {example.reply}" for example in run.buffer.examples}
+    run.advance()
+    assert notes_in(engine) and set(notes_in(engine)) <= replies
+
+
+def test_a_player_recalls_what_its_run_has_heard(config, tmp_path, bills, by_the_book):
+    folder = train(config(**REMEMBER | STEPS), tmp_path, bills, progress=False)
+    heard = {f"memory: {example.reply}" for example in RunFolder(folder).examples()}
+    player = load_player(folder, bills)
+    evaluation_rows(player.engine, player.codec, player.coupling, player.config)
+    notes = notes_in(by_the_book[-1])
+    assert len(by_the_book) == 2 and notes and set(notes) <= heard
+
+
+@pytest.mark.parametrize("coupling", ["memory", "imagine_memory"])
+def test_nobody_hears_while_somebody_is_sampling(config, tmp_path, bills, by_the_book, monkeypatch, coupling):
+    """Else what is noted in rollouts that are sampled beside the learner would depend on who was faster."""
+    settings = BEHIND | REMEMBER | {"world_model.coupling": coupling, "task_budget": 6}
+    run, heard = Run(config(**settings), tmp_path, bills), []
+    hear = run.coupling.hear
+
+    def alone(examples):
+        heard.append([thread.name for thread in threading.enumerate() if thread.name.startswith("rollouts")])
+        hear(examples)
+
+    monkeypatch.setattr(run.coupling, "hear", alone)
+    run_through(run)
+    assert heard == [[], [], []] and notes_in(by_the_book[0])
+
+
+@pytest.mark.parametrize("coupling", ["memory", "truth"])
+def test_who_notes_without_a_world_model_trains_the_policy_alone(config, tmp_path, bills, monkeypatch, coupling):
+    """With the real engine, killed and resumed: the same run. There is no second adapter and nothing is predicted."""
+    settings = config(**STEPS | {"task_budget": 6, "world_model.coupling": coupling})
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    train(settings, whole, bills, progress=False)
+    killed_after(2, settings, killed, bills, monkeypatch)
+    train(settings, killed, bills, progress=False)
+    assert metrics_of(killed) == metrics_of(whole)
+    assert weights_of(whole).keys() == weights_of(killed).keys() == {POLICY}
+    assert same(weights_of(killed)[POLICY], weights_of(whole)[POLICY])
+    rows = metrics_of(whole)
+    assert not [name for row in rows for name in row if "world_model" in name]
+    assert {row["kind"] for row in rows} == {"step", "success", "outcomes", "behaviour", "seconds"}
+    assert load_player(whole, bills).coupling.layout.listener is None
+
+
+@pytest.mark.parametrize("coupling", ["memory", "truth"])
+def test_a_policy_learns_with_notes_that_nobody_learned(config, tmp_path, bills, by_the_book, coupling):
+    run = Run(config(**STEPS | REMEMBER | {"world_model.coupling": coupling, "task_budget": 4}), tmp_path, bills)
+    rows = run_through(run)
+    assert all(row.examples for row in rows if row.scout) and informative(rows)
+    assert any(f"{coupling}: " in note for note in notes_in(by_the_book[0]))
+    assert any(w.any() for name, w in weights_of(tmp_path)[POLICY].items() if "lora_B" in name)
+
+
+def test_the_truth_is_noted_whoever_was_called_before(config, tmp_path, bills, by_the_book):
+    """From the first step on, in every rollout: what Billing wants here."""
+    run = Run(config(**STEPS | {"world_model.coupling": "truth"}), tmp_path, bills)
+    run.publish()
+    run.advance()
+    (engine,) = by_the_book
+    acted = [p for p in engine.prompts if p.session is not None and "<|obs|>" in engine.codec.decode(p.tokens)]
+    assert acted and len(notes_in(engine)) == len(acted)
+    assert all(requested_fields(note) == {"account_number"} for note in notes_in(engine))
+
+
+@pytest.mark.parametrize("coupling", ["imagine", "none"])
+def test_a_frozen_policy_stays_what_it_was_while_the_world_model_learns(config, tmp_path, bills, by_the_book, coupling):
+    """policy.learning_rate 0: its adapter is bit for bit that of the start, and nothing is said of its loss."""
+    frozen = {"policy.learning_rate": 0.0, "weight_decay": 0.1, "world_model.coupling": coupling}
+    run = Run(config(**STEPS | frozen), tmp_path, bills)
+    run.publish()
+    start = weights_of(tmp_path)
+    steps = []
+    while not run.done:
+        steps.append(run.advance())
+    end = weights_of(tmp_path)
+    assert same(start[POLICY], end[POLICY]) and not same(start[WORLD_MODEL], end[WORLD_MODEL])
+    assert all(step["groups_kept"] for step in steps), "there was something to learn"
+    assert not [name for step in steps for name in step if name.startswith("policy/")]
+    assert all({"world_model/loss", "replay/world_model/loss"} <= set(step) for step in steps)
 
 
 # --- dreams ----------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from lfo.envs.phone.records import Company, Department, HiddenRule, PhoneTask, Profile
+from lfo.envs.phone.records import CircumstanceRule, Company, Department, Effect, HiddenRule, PhoneTask, Profile
 from lfo.types import (
     Call,
     Encoded,
@@ -15,6 +15,7 @@ from lfo.types import (
     Hangup,
     Malformed,
     Outcome,
+    Question,
     RecordError,
     Rollout,
     StopReason,
@@ -33,6 +34,8 @@ COMPANY = Company("c000", "Harbor Bank", "banking", (DEPARTMENT, dataclasses.rep
 RULE = HiddenRule("c000", "Billing", ("account_number",), "date_of_birth", "", "typical")
 PROFILE = Profile("p0", "banking", {"name": "Ana Lopez", "account_number": "001234"})
 TASK = PhoneTask("t0", "train", 1, "c000", "p0", "Please call.", ("dispute a charge",), 3)
+ABROAD = dataclasses.replace(TASK, request="Please call. I am calling from abroad.", circumstances=("abroad",))
+EFFECT = CircumstanceRule("c000", "abroad", Effect(first="Billing"))
 CALL = Call("make_phone_call", {"phone_number": "1", "auth_info": {"name": "Ana"}})
 TURNS = (Turn(CALL, "{}", "ok"), Turn(Hangup(), "", "stopped"), Turn(Malformed("x", "no"), "no", "error"))
 EXAMPLE = Example("t0", CALL, "Done.", "success", Encoded((1, 2), (3,)), "Please.", TURNS)
@@ -48,7 +51,7 @@ ROLLOUT = Rollout(
     examples=[EXAMPLE],
     scout=True,
 )
-RECORDS = [DEPARTMENT, COMPANY, RULE, PROFILE, TASK, EXAMPLE, ROLLOUT]
+RECORDS = [DEPARTMENT, COMPANY, RULE, EFFECT, PROFILE, TASK, ABROAD, EXAMPLE, EXAMPLE.question, ROLLOUT]
 
 
 def back(tmp_path, row):
@@ -144,6 +147,9 @@ def test_not_utf8(tmp_path):
         (TASK, {"level": 1.0}, "w, level: "),
         (TASK, {"goals": "dispute a charge"}, "w, goals: "),
         (TASK, {"goals": [1]}, "w, goals, 0: "),
+        (TASK, {"circumstances": "abroad"}, "w, circumstances: "),
+        (EFFECT, {"effect": {"field": 5}}, "w, effect, field: "),
+        (EFFECT, {"effect": {"second": "Billing"}}, "w, effect, second: "),
         (PROFILE, {"values": []}, "w, values: "),
         (PROFILE, {"values": {"name": 5}}, "w, values, name: "),
         (COMPANY, {"departments": ["Billing"]}, "w, departments, 0: "),
@@ -196,9 +202,20 @@ def test_examples_are_the_same_when_the_world_model_would_read_the_same():
     assert len({EXAMPLE, dataclasses.replace(EXAMPLE, turns=())}) == 1  # its call has a dict in it
 
 
-def test_public_company_and_hidden_rule_share_no_rule_field():
+def test_public_company_and_hidden_rules_share_no_rule_field():
     words = set(to_json(COMPANY).split('"'))
-    assert {"company_id", "departments"} <= words and not {"required", "alternative", "after", "variation"} & words
+    hidden = {f.name for kind in (HiddenRule, CircumstanceRule, Effect) for f in dataclasses.fields(kind)}
+    assert {"company_id", "departments"} <= words and hidden & words == {"company_id"}
+
+
+def test_a_task_without_circumstances_need_not_say_so():
+    data = json.loads(to_json(TASK))
+    del data["circumstances"]
+    assert from_json(PhoneTask, json.dumps(data), "w") == TASK
+
+
+def test_an_example_answers_a_question():
+    assert EXAMPLE.question == Question("Please.", TURNS, CALL)
 
 
 def test_only_budgets_truncate():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from lfo.couplings.memory import Table
 from lfo.envs.base import Tool
+from lfo.protocols import Blank
 from lfo.types import Call, Malformed, Outcome, StopReason, Task, Turn
 
 COUNT = Tool("count", "WRITE", "Say a number.", {"number": {"type": "string"}})
@@ -44,3 +46,60 @@ class Counting:
 
     def episode(self, task: Task, seed: int, responder=None) -> Counter:
         return Counter(task)
+
+
+class Known:
+    """`Knowledge`: what is said to a number that somebody means to say. Somebody has two tries, then it is over."""
+
+    learned, hint = {"phone": (COUNT.name,)}, "By the {source}: {reply}"
+
+    def state(self, question, dropped=0):
+        return " ".join([question.request, *(turn.observation for turn in question.turns[dropped:])])
+
+    def intention(self, turns):
+        return Blank(Call("count", {"number": "9"}), "9") if len(turns) < 2 else None
+
+    def question(self, turns, filled):
+        return Call("count", {"number": filled[:1]})
+
+    def supposed(self, turns, call, reply):
+        return (*turns, Turn(call, reply, reply))
+
+    def lesson(self, turn):
+        return turn.observation
+
+    def hindsight(self, turns):
+        return next(((i, turn.action) for i, turn in enumerate(turns) if turn.status == "right"), None)
+
+    def truth(self, question):
+        return "right" if question.request.endswith(f" {question.call.arguments['number']}.") else "wrong"
+
+    def cases(self, question):
+        return (self.words(question),)
+
+    def words(self, question):
+        return f"{question.request} {question.call.arguments['number']}"
+
+    def classifier(self, kind):
+        return Table(self)
+
+    def meaning(self, reply):
+        return reply
+
+    def anonymise(self, example, rng):
+        return example.request, list(example.turns), example.call
+
+    def examine(self, ask, split):
+        return {}
+
+    def is_dreamt(self, action):
+        return False
+
+    def responder(self, task, agreement):
+        raise AssertionError("nobody dreams of numbers")
+
+
+class Guessing(Counting):
+    """`Counting` with something to model."""
+
+    knowledge = Known()

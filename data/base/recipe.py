@@ -101,6 +101,7 @@ def lexicon() -> list[str]:
         " Previous Actions: ",
         " Collected Auth: ",
         " Unavailable: ",
+        " Calls ",
     ]
     words = [
         *(f'"{f}": "' for f in vocabulary.FIELDS),
@@ -369,7 +370,7 @@ class Documents:
         while size < self.tokens_per_step:
             if rng.random() < copying:
                 documents.append(copy_exercise(self.codec, rng))
-            elif others and rng.random() < 0.35:
+            elif others and rng.random() < 0.5:
                 documents.append(others.pop(rng.randrange(len(others))))
             else:
                 throwaway = throwaway or throwaway_world(rng, tasks=24)
@@ -426,13 +427,30 @@ def batches(documents, pad_id: int, rows: int = 24):
         yield padded, mask
 
 
-def learning_rate(step: int, peak: float) -> float:
-    """Warm-up over 100 steps, constant, linear decay to a fiftieth up to POLISH_FROM; a quarter again, then to zero."""
+def begin_with(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
+    """Take over the weights of an earlier base; tokens that both know keep their embeddings, a note that of a hint."""
+    earlier, known = (
+        Qwen3ForCausalLM.from_pretrained(folder),
+        PreTrainedTokenizerFast.from_pretrained(folder).get_vocab(),
+    )
+    weights = earlier.state_dict()
+    for name in [name for name in weights if "embed_tokens" in name or "lm_head" in name]:
+        rows = model.state_dict()[name].clone()
+        for token, index in tokenizer.get_vocab().items():
+            if (before := known.get(token.replace("note|>", "imagine|>"))) is not None:
+                rows[index] = weights[name][before]
+        weights[name] = rows
+    model.load_state_dict(weights)
+
+
+def learning_rate(step: int, peak: float, first: int = 0) -> float:
+    """Warm-up over 100 steps from the first, constant, linear decay to a fiftieth up to POLISH_FROM; then a quarter of
+    the peak again, down to zero."""
     if step >= POLISH_FROM:
         return 0.25 * peak * (STEPS - step) / (STEPS - POLISH_FROM)
     decay_from = POLISH_FROM * 2 / 3
     fall = 1 - 0.98 * max(0.0, (step - decay_from) / (POLISH_FROM - decay_from))
-    return peak * min(1.0, (step + 1) / 100) * fall
+    return peak * min(1.0, (step - first + 1) / 100) * fall
 
 
 def train_step(model, optimizer, documents, pad_id) -> float:
@@ -555,7 +573,7 @@ def write_card(folder: Path, model: Qwen3ForCausalLM, tokens_in_vocabulary: int,
     }
     (folder / "recipe.json").write_text(json.dumps(facts, indent=2) + "\n")
     information = measured["form_information"]
-    said = {"noted": noted, "followed": FOLLOWED, "max_tokens": MAX_TOKENS, "bar": "at least 50%" if noted else "none"}
+    said = {"followed": FOLLOWED, "max_tokens": MAX_TOKENS, "bar": "at least 50%" if noted else "none"}
     levels = measured["greedy_success_with_truth"]
     header = [f"level {level}" if level != "0" else "all levels" for level in levels]
     rows = [header, ["---"] * len(header), [f"{success:.0%}" for success in levels.values()]]
@@ -571,6 +589,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=STEPS, help="stop after this many")
     parser.add_argument("--copy-steps", type=int, default=COPY_STEPS, help="first steps, with copy exercises alone")
     parser.add_argument("--tokens", type=int, default=6000, help="tokens per step")
+    parser.add_argument("--begin-with", type=Path, help="an earlier base, from which to go on at two thirds of the way")
     parser.add_argument("--noted", type=float, default=NOTED, help="share of transcripts with notes")
     parser.add_argument("--lr", type=float, default=2e-3)
     args = parser.parse_args()
@@ -590,6 +609,10 @@ def main() -> None:
     print(f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(codec.tokenizer)} tokens")
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=(0.9, 0.98), weight_decay=0.01)
     checkpoint, start = args.out / "recipe-checkpoint.pt", 0
+    if args.begin_with:
+        begin_with(model, codec.tokenizer, args.begin_with)
+        start = POLISH_FROM * 2 // 3
+    first = start
     if checkpoint.exists():
         saved = torch.load(checkpoint, weights_only=True)
         model.load_state_dict(saved["model"])
@@ -599,7 +622,7 @@ def main() -> None:
     began, bar = time.time(), tqdm(range(start, args.steps), initial=start, total=args.steps, mininterval=10)
     for step in bar:
         for group in optimizer.param_groups:
-            group["lr"] = learning_rate(step, args.lr)
+            group["lr"] = learning_rate(step, args.lr, first)
         loss = train_step(model, optimizer, stream.draw(step), codec.pad_id)
         if step % 50 == 49:
             bar.set_postfix(loss=f"{loss:.3f}", refresh=False)

@@ -83,7 +83,8 @@ class Plain:
     def intended(self, row: Row, turns: Sequence[Turn]) -> Generator[list[Prompt], list, Call | None]:
         """A script that asks the policy, greedily, what it means to do. Its result: the call to ask about, if any."""
         codec = self.codec
-        blank = codec.env.knowledge.intention(turns)
+        if (blank := codec.env.knowledge.intention(turns)) is None:
+            return None
         beginning, length = [*row.tokens, *codec.beginning(blank)], codec.blank_length(blank)
         (filled,) = yield [Prompt(beginning, POLICY, length, codec.end_id, 0.0)]
         return codec.env.knowledge.question(turns, codec.decode(filled.tokens))

@@ -14,8 +14,8 @@ import pandas as pd
 
 from lfo.couplings.retry import Retry
 from lfo.evaluate import play_tasks
-from lfo.lab.reading import Runs, cells, measurements, parts, read_measurement, write_measurement
-from lfo.lab.statistics import median
+from lfo.lab.reading import Runs, by_run, cells, measurements, parts, read_measurement, write_measurement
+from lfo.lab.transfer_tables import estimate, with_companies
 from lfo.runs import RunFolder
 from lfo.train import Player, load_player
 from lfo.types import Rollout, Task
@@ -43,6 +43,8 @@ def attempt_rows(player: Player, tasks: Sequence[Task], most: int) -> list[dict]
     earlier: dict[str, list[Rollout]] = defaultdict(list)
     coupling, rows, left = Retry(player.codec, player.coupling, earlier), [], list(tasks)
     for attempt in range(1, most + 1):
+        if not left:
+            break
         played = play_tasks(player.engine, player.codec, coupling, left, player.config.rollout, episodes=1)
         for task, row in zip(left, played, strict=True):
             facts = {"task_id": task.task_id, "level": task.level, "attempt": attempt}
@@ -52,16 +54,22 @@ def attempt_rows(player: Player, tasks: Sequence[Task], most: int) -> list[dict]
     return rows
 
 
-def attempt_table(runs: Runs) -> pd.DataFrame:
-    """Success within k attempts, medians over runs with 95% intervals, and calls per success, by arm and split."""
-    rows, most = [], MOST
-    frame = measurements(runs, ATTEMPTS, "run notebook 04, or `lfo.lab.attempts.measure_attempts` on the run folder")
+def attempt_table(runs: Runs, most: int = MOST) -> pd.DataFrame:
+    """Success within k attempts, medians over runs with 95% intervals, and calls per success, by arm and split.
+
+    calls per success: of all attempts up to the k-th; inf where none succeeds.
+    """
+    rows = []
+    remedy = "run notebook 04, or `lfo.lab.attempts.measure_attempts` on the run folder"
+    frame = with_companies(measurements(runs, ATTEMPTS, remedy), runs)
     for named, part in parts(frame, "arm", "split"):
         for k in range(1, most + 1):
-            runs_within = part.query("attempt <= @k").groupby("seed")
-            shares = runs_within["success"].sum() / part.groupby("seed")["task_id"].nunique()
-            calls = runs_within["calls"].sum() / runs_within["success"].sum()
+            within = part[part["attempt"] <= k]
+            tasks = within.groupby(["arm", "world", "seed", "task_id", "company_id"], sort=False)
+            found = estimate(tasks["success"].max().reset_index(), ["success"])
+            sums = by_run(within)[["calls", "success"]].sum()
+            calls = (sums["calls"] / sums["success"]).median()
             rows.append(
-                named | {"attempts": k} | cells(median(shares), "success") | {"calls per success": calls.median()}
+                named | {"attempts": k} | cells(found, "success") | {"calls per success": calls, "runs": found.n}
             )
     return pd.DataFrame(rows)

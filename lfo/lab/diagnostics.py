@@ -1,7 +1,7 @@
 """Is a run healthy, and should lambda change? Reads the run's metrics and config, nothing else.
 
 What the world model knows is judged by `rule_accuracy`, not by token accuracy: the embedded base speaks the
-CSR's language from the start, so that four of five reply tokens are right before it knows a single rule.
+CSR's language from the start, so that most reply tokens are right before it knows a single rule.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Diagnosis:
 
     gradient_norm_ratio, loss_ratio: world model / policy, joint updates, norms before clipping. The policy's
     loss counts with its absolute value; the world model's is before lambda, its gradient norm after.
-    rule_accuracy: share of departments of validation companies whose exact required fields it names.
+    rule_accuracy: share of calls on the ways of validation tasks to which it says what would be answered.
     token_accuracy: reply tokens of the newest step predicted right. success_trend: change of success.
     """
 
@@ -74,8 +74,12 @@ def diagnose(folder: str | Path) -> Diagnosis:
 
 def diagnosis_table(runs: Runs) -> pd.DataFrame:
     """`diagnose`, a row per run; raises what that raises."""
-    found = [(arm, diagnose(folder)) for arm, folders in runs.items() for folder in folders]
-    return pd.DataFrame([{"arm": arm, **dataclasses.asdict(diagnosis)} for arm, diagnosis in found])
+    rows = []
+    for arm, folder in ((arm, folder) for arm, folders in runs.items() for folder in folders):
+        config = RunFolder(folder).config
+        run = {"arm": arm, "world": config.env.world_seed, "seed": config.seed}
+        rows.append(run | dataclasses.asdict(diagnose(folder)))
+    return pd.DataFrame(rows)
 
 
 def _ratio(steps: list[dict], above: str, below: str) -> float:
@@ -93,7 +97,7 @@ def lambda_advice(accuracy: float, trend: float, lam: float, coupling: str) -> s
     """
     if math.isnan(accuracy):
         return NO_WORLD_MODEL
-    knows = f"The world model names the fields of {accuracy:.0%} of the departments"
+    knows = f"The world model names the fields of the answers to {accuracy:.0%} of the calls"
     if accuracy < RAISE_BELOW:
         advice, more = f"{knows}, less than {RAISE_BELOW:.0%}: raise lambda from {lam:g}.", "more"
     elif accuracy > LOWER_ABOVE and trend < FALLING:

@@ -24,7 +24,8 @@ from lfo.runs import RunFolder
 
 FROZEN, TRAINED = "frozen", "trained"
 NOTHING, WORLD_MODEL, PLACEBO, TRUTH = "nothing", "world model", "placebo", "truth"
-ORDER = (NOTHING, "table", "nearest", "vote", "linear", "boosted", "additive", WORLD_MODEL, TRUTH)
+MEMORIES = ("table", "nearest", "vote", "linear", "boosted", "additive", "grammar")
+ORDER = (NOTHING, *MEMORIES, WORLD_MODEL, "imagine_memory", TRUTH)
 COLUMNS = "arm policy notes world circumstances replies metric split median low high runs source".split()
 REACHED = 0.7  # of what somebody reaches who is told the truth
 MEASURES: Mapping[str, Measure] = {"success": final, "area": area, "tasks_to_70": reach(REACHED)}

@@ -27,7 +27,7 @@ def style() -> None:
 
 
 def learning_curves(runs: Runs) -> plt.Figure:
-    """Success against sampled tasks on both splits: the median over the seeds, in a band from least to most."""
+    """Success against sampled tasks on both splits: the median over the runs, in a band from least to most."""
     data = success_frame(runs)
     fig, axes = plt.subplots(1, 2, figsize=(13, 4), sharey=True)
     colours = dict(zip(runs, sns.color_palette(n_colors=len(runs)), strict=True))
@@ -64,12 +64,12 @@ def success_by_level(runs: Runs) -> plt.Figure:
 
 
 def world_model_curves(runs: Runs) -> plt.Figure:
-    """What the world model knows against sampled tasks: exact field sets of departments, reply-token accuracy."""
+    """What the world model knows against sampled tasks: answers to calls on the tasks' ways, reply-token accuracy."""
     rules, steps = frame(runs, "rules"), frame(runs, "step")
     fig, axes = plt.subplots(1, 2, figsize=(11, 3.8))
     named = rules.assign(companies=rules["split"].map(SPLIT_NAMES))
     sns.lineplot(named, x="tasks", y="rule_accuracy", hue="companies", style="arm", errorbar=("pi", 100), ax=axes[0])
-    axes[0].set(title="departments whose exact required fields it names", xlabel="sampled tasks", ylabel="share")
+    axes[0].set(title="calls to which it says what would be answered", xlabel="sampled tasks", ylabel="share")
     axes[0].set_ylim(-0.02, 1.02)
     axes[0].legend(fontsize="x-small", title=None)
     for column, label in (("world_model/accuracy", "new replies"), ("replay/world_model/accuracy", "replayed replies")):
@@ -111,7 +111,7 @@ def transfer_figure(runs: Runs, by: str) -> plt.Figure:
     for ax, title in zip(axes, SPLIT_NAMES.values(), strict=True):
         _interval_bars(ax, table[table["companies"] == title].fillna({"low": 0, "high": 1}), "arm")
         ax.set(title=title, xlabel=by, ylim=(0, 1.02))
-    axes[0].set_ylabel("success, median of seeds, 95%")
+    axes[0].set_ylabel("success, median of runs, 95%")
     axes[1].legend(fontsize="small", loc="upper left", bbox_to_anchor=(1.01, 1))
     return fig
 
@@ -184,4 +184,28 @@ def entropy_figure(rows: Sequence[Mapping]) -> plt.Figure:
     ax.invert_yaxis()
     ax.grid(axis="y", visible=False)
     ax.set(xlabel="entropy of the required field set (bits)", ylabel="known", xlim=(0, 1.4 * data["bits"].max()))
+    return fig
+
+
+def dial_figure(rows: Sequence[Mapping]) -> plt.Figure:
+    """`lfo.lab.dials.dial_rows`: answers that are right against the number of circumstances, by teller, calls heard
+    (across) and companies (down): the mean of the worlds, in a band from the least to the most."""
+    data = pd.DataFrame(rows)
+    heard, tellers = sorted(data["heard"].unique()), list(data["teller"].unique())
+    size = (4 * len(heard) + 2.5, 6.4)
+    fig, axes = plt.subplots(2, len(heard), figsize=size, sharex=True, sharey=True, squeeze=False, layout="constrained")
+    for row, (split, title) in zip(axes, SPLIT_NAMES.items(), strict=True):
+        for ax, count in zip(row, heard, strict=True):
+            part = data[(data["split"] == split) & (data["heard"] == count)]
+            for teller, colour in zip(tellers, sns.color_palette(n_colors=len(tellers)), strict=True):
+                right = part[part["teller"] == teller].groupby("circumstances")["right"]
+                middle = right.mean()
+                ax.plot(middle.index, middle, marker="o", color=colour, label=teller)
+                ax.fill_between(middle.index, right.min(), right.max(), color=colour, alpha=0.15, lw=0)
+            ax.set(title=f"{title}, {count} calls heard", ylim=(-0.02, 1.02))
+        row[0].set_ylabel("answers that mean what is true")
+    axes[0, 0].set_xticks(sorted(data["circumstances"].unique()))
+    for ax in axes[1]:
+        ax.set_xlabel("kinds of circumstances")
+    axes[0, -1].legend(fontsize="small", loc="upper left", bbox_to_anchor=(1.01, 1))
     return fig

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from lfo import config
+from lfo.lab.statistics import SUPPORTED, together
 
 
 class PageError(ValueError):
@@ -27,11 +28,13 @@ ROWS = {
     "truth": "what would really be answered",
 }
 KNOWN, NEW = "validation", "test"
+PLACES = {KNOWN: "known", NEW: "new"}  # companies
 
 # What docs/results.md shows: tables, each with what is to be said before it.
 TABLES = {
-    "04_verdicts": "What becomes of the claims, which were written down before the worlds were opened. Adjusted p-values "
-    "(Holm) over the table; fewer than five runs decide nothing:",
+    "04_verdicts": "What becomes of the claims, which were written down before the worlds were opened "
+    "([claims.yaml](../configs/claims.yaml)).\n"
+    "Adjusted p-values (Holm) over the table; fewer than five runs decide nothing:",
     "04_factorial": "Success, greedy, all levels; sampled tasks, dropped ones included; median and 95% interval of a "
     "hierarchical bootstrap over worlds, runs, companies and tasks.\n"
     "[Notebook 04](../notebooks/04_transfer_eval.ipynb) says what each arm is.",
@@ -53,26 +56,28 @@ def read_table(path: Path) -> list[dict[str, str]]:
 
 
 def headline(results: Path) -> str:
-    """README's rows and verdict; a row whose runs were not made is left out."""
+    """README's rows and verdicts; a row whose runs were not made is left out."""
     rows = [r for r in read_table(results / "summary.csv") if r["metric"] == "success" and r["world"] == "all"]
-    found = {(r["notes"], r["policy"], r["split"]): r for r in rows}
+    found = {(r["notes"], r["policy"], r["split"]): r for r in reversed(rows)}  # of several arms the first
     lines = [
         "| notes by | what it is | policy frozen: known | new | trained: known | new |",
         "|---|---|---|---|---|---|",
     ]
+    shown: list[dict[str, str]] = []
     for notes, what in ROWS.items():
-        cells = [found.get((notes, policy, split)) for policy in ("frozen", "trained") for split in (KNOWN, NEW)]
+        cells = [found.get((notes, policy, split)) for policy in ("frozen", "trained") for split in PLACES]
         if any(cells):
             lines.append(f"| {notes} | {what} | {' | '.join(map(_percent, cells))} |")
-    if not rows:
+            shown += filter(None, cells)
+    if not shown:
         return "No arm was measured yet in these worlds: `make notebooks`."
-    runs = sorted({int(r["runs"]) for r in rows})
-    dials = f"{rows[0]['circumstances']} kinds of circumstances, replies with {rows[0]['replies']}"
+    ends = sorted({pick(int(r["runs"]) for r in shown) for pick in (min, max)})
+    dials = f"{shown[0]['circumstances']} kinds of circumstances, replies with {shown[0]['replies']}"
     caption = (
-        f"Success, greedy, all levels ({dials}); median and 95% interval over {' to '.join(map(str, runs))} runs\n"
+        f"Success, greedy, all levels ({dials}); median and 95% interval over {' to '.join(map(str, ends))} runs\n"
         "in worlds that were opened once, at known and at new companies:"
     )
-    return "\n\n".join(filter(None, (caption, "\n".join(lines), _verdict(results))))
+    return "\n\n".join(filter(None, (caption, "\n".join(lines), _verdicts(results))))
 
 
 def _percent(row: Mapping[str, str] | None) -> str:
@@ -83,10 +88,23 @@ def _percent(row: Mapping[str, str] | None) -> str:
     return f"{median}% [{low}, {high}]"
 
 
-def _verdict(results: Path) -> str:
-    """What was claimed and what became of it."""
-    rows = read_table(results / "04_verdicts.csv")
-    return "\n".join(f"- {row['claim']}: **{row['verdict']}**" for row in rows)
+def _verdicts(results: Path) -> str:
+    """A line for every hypothesis, which is what stands before the last colon of its claims: what became of it."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for row in read_table(results / "04_verdicts.csv"):
+        hypothesis = row["claim"].rpartition(": ")[0] or row["claim"]
+        found.setdefault(hypothesis, {}).setdefault(row["split"], []).append(row["verdict"])
+    lines = []
+    for hypothesis, splits in found.items():
+        said = [f"{PLACES[split]} {_verdict(parts)}" for split, parts in splits.items()]
+        lines.append(f"- {hypothesis}: {', '.join(said)}")
+    return "\n".join(lines)
+
+
+def _verdict(parts: list[str]) -> str:
+    """One refuted claim refutes a hypothesis, all of them support it; in brackets, how many are supported."""
+    count = f" ({parts.count(SUPPORTED)} of {len(parts)})" if len(parts) > 1 else ""
+    return f"**{together(parts)}**{count}"
 
 
 # --- docs ------------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ from lfo.envs.phone.vocabulary import DEPARTMENT_OF_GOAL
 from lfo.evaluate import inspect_replies, play_tasks, predict_replies
 from lfo.lab.inspect import in_words
 from lfo.lab.reading import read_measurement, write_measurement
-from lfo.lab.situations import SITUATIONS, WORLD_SEED, gist, stage
+from lfo.lab.situations import SITUATIONS, WORLD, gist, stage
 from lfo.protocols import Question
 from lfo.runs import RunError, RunFolder
 from lfo.text.base import load_base
@@ -167,19 +167,21 @@ def played_calls(subject: Subject) -> list[PlayedCall]:
     world, calls = subject.world, []
     for task, row in subject.episodes:
         calls += _calls_of(subject, OWN, task, subject.player.env.rules, row.turns)
+    rules = dataclasses.replace(AS_DECIDED, replies=subject.player.env.rules.replies)
     for caller, split in itertools.product(CALLERS, SPLITS):
         for task in world.split(split)[: subject.tasks]:
             seed = derive_seed("evaluation", task.task_id, 0)
-            episode = PhoneEpisode(world, task, seed=seed)
+            episode = PhoneEpisode(world, task, rules, seed)
             run_scripted(episode, CALLERS[caller](episode, world, random.Random(seed)))
-            calls += _calls_of(subject, caller, task, AS_DECIDED, episode.turns)
+            calls += _calls_of(subject, caller, task, rules, episode.turns)
     return calls
 
 
 def _calls_of(subject: Subject, caller: str, task: PhoneTask, rules: Rules, turns: Sequence[Turn]) -> list[PlayedCall]:
     """The phone calls among `turns`; the actions are taken once more to hear the answers in other words."""
-    world = subject.world
-    csr = CsrSimulator(world.companies[task.company_id], world.demands_of(task), f"{task.task_id}/anew", reasons=True)
+    world, reasons = subject.world, rules.replies == "reasons"
+    company, demands = world.companies[task.company_id], world.demands_of(task)
+    csr = CsrSimulator(company, demands, f"{task.task_id}/anew", reasons=reasons)
     episode = PhoneEpisode(world, task, rules, derive_seed("evaluation", task.task_id, 0), csr=csr)
     anew = [episode.step(turn.action) for turn in turns]
     examples = subject.player.codec.examples(task.task_id, task.request, turns, "phone")
@@ -224,6 +226,7 @@ def teacher_forced(model: PreTrainedModel, examples: Sequence[Encoded]) -> list[
 def rule_rows(subject: Subject, samples: int) -> list[dict]:
     """One row per call on the ways of a split's tasks; what is answered is written as `gist` does.
 
+    task_id: the first task on whose way the call is; the same call is asked about once.
     greedy: what the greedy reply means. answer: what most of `samples` replies mean, sampled at temperature 1 (the
     earliest of several); confidence: the share that means it.
     other: another department of the company that would answer something else, "" where there is none. If that is
@@ -241,7 +244,8 @@ def rule_rows(subject: Subject, samples: int) -> list[dict]:
             answer, count = Counter(drawn[i * samples : (i + 1) * samples]).most_common(1)[0]
             variation = subject.world.variation(step.company_id)
             rows.append(
-                {"split": split, "company_id": step.company_id, "department": step.department, "variation": variation}
+                {"split": split, "task_id": step.task_id, "company_id": step.company_id}
+                | {"department": step.department, "variation": variation}
                 | {"truth": gist(step.truth), "greedy": greedy[i], "answer": answer, "confidence": count / samples}
                 | {"other": other.department if other != step else ""}
                 | {"other_called": int(swapped[i] == gist(other.truth))}
@@ -273,13 +277,14 @@ def situation_rows(subject: Subject) -> list[dict]:
     Raises:
         RunError: the run was trained in another world than the one they were written for.
     """
-    trained_in = subject.player.config.env.world_seed
-    if trained_in != WORLD_SEED:
+    env = subject.player.config.env
+    if (env.world_seed, env.circumstances) != WORLD:
         raise RunError(
-            f"the hand-written situations are about world {WORLD_SEED}, this run was trained in world"
-            f" {trained_in}; its other tables are written."
+            f"the hand-written situations are about world {WORLD[0]} with {WORLD[1]} kinds of circumstances, this run"
+            f" was trained in world {env.world_seed} with {env.circumstances}; its other tables are written."
         )
-    staged, rows = [stage(subject.world, situation) for situation in SITUATIONS], []
+    reasons = subject.player.env.rules.replies == "reasons"
+    staged, rows = [stage(subject.world, situation, reasons) for situation in SITUATIONS], []
     predictions = subject.predict([question for question, _ in staged])
     for s, (_, said), predicted in zip(SITUATIONS, staged, predictions, strict=True):
         department, _, gave = s.call.partition(": ")

@@ -126,10 +126,10 @@ def example_table(runs: Runs, each: int = 2) -> pd.DataFrame:
 
 
 def rule_table(runs: Runs) -> pd.DataFrame:
-    """What empty-handed calls are answered: exact field sets by companies and by how they depart from typical rules.
+    """What empty-handed calls are answered: right answers by companies and by how they depart from typical rules.
 
-    Then the same calls made for another department's goal, where the company has one with other demands: share of
-    answers that name what the called department demands, and what the one that the user wants does.
+    Then calls to another department for the same request, where the company has one that answers something else: share
+    of answers that are the called department's, and that are those of the one that was called before.
     """
     data = probed(runs, "rules")
     data = data.assign(exact=data["greedy"] == data["truth"])
@@ -140,29 +140,29 @@ def rule_table(runs: Runs) -> pd.DataFrame:
         swapped = part[part["other"] != ""].groupby("seed")[["other_called", "other_wanted"]].mean().median()
         rows.append(
             named
-            | {"departments": len(part) // seeds}
-            | cells(median(part.groupby("seed")["exact"].mean()), "exact fields")
-            | {"other goal: fields of the called": swapped["other_called"]}
-            | {"other goal: fields of the wanted": swapped["other_wanted"], "seeds": seeds}
+            | {"calls": len(part) // seeds}
+            | cells(median(part.groupby("seed")["exact"].mean()), "exact answers")
+            | {"another department: its own answer": swapped["other_called"]}
+            | {"another department: that of the first": swapped["other_wanted"], "seeds": seeds}
         )
     return pd.DataFrame(rows)
 
 
 def calibration_table(runs: Runs) -> pd.DataFrame:
-    """Confidence of the most frequent field set, how often it is the true one, and the expected calibration error."""
+    """Confidence of the most frequent answer, how often it is the true one, and the expected calibration error."""
     rows = []
     for named, part in parts(_answers(runs), "arm", "split"):
         seeds = [one for _, one in part.groupby("seed")]
         errors = [calibration_error(one["confidence"], one["right"]) for one in seeds]
         middle = part.groupby("seed")[["confidence", "right"]].mean().median()
         numbers = {"confidence": middle["confidence"], "accuracy": middle["right"]}
-        rows.append(named | {"departments": len(part) // len(seeds)} | numbers)
+        rows.append(named | {"calls": len(part) // len(seeds)} | numbers)
         rows[-1] |= cells(median(errors), "calibration error") | {"seeds": len(seeds)}
     return pd.DataFrame(rows)
 
 
 def _answers(runs: Runs) -> pd.DataFrame:
-    """Rule questions with their confidence and `right`: the answer of most samples is the true field set."""
+    """Rule questions with their confidence and `right`: most samples mean what is true."""
     data = probed(runs, "rules")
     return data.assign(right=data["answer"] == data["truth"])
 
@@ -181,7 +181,7 @@ def reliability_figure(runs: Runs) -> plt.Figure:
             sizes, label = 1000 * bins["count"] / len(part), f"{arm} ({seeds_of(part)})"
             ax.scatter(bins["confidence"], share, s=sizes, color=colour, alpha=0.5, label=label)
         ax.set(title=title, xlabel="share of samples that name the answer", xlim=(0, 1.05), ylim=(-0.03, 1.05))
-    axes[0].set_ylabel("answers with the true field set")
+    axes[0].set_ylabel("answers that mean what is true")
     axes[1].legend(fontsize="small", loc="upper left")
     return fig
 
@@ -339,6 +339,7 @@ def _grid(rows: int, size: tuple[float, float], sharex: bool = False) -> tuple[p
     return plt.subplots(rows, 2, figsize=size, sharex=sharex, sharey=True, squeeze=False, layout="constrained")
 
 
+REFUSED = "auth_failed: "
 KNOWLEDGE = {"exact": "exactly what is required", "one more": "that and one field more", "other": "anything else"}
 
 
@@ -346,10 +347,13 @@ def follow_table(runs: Runs) -> pd.DataFrame:
     """Success of the last policy by what the world model names for the department that the user wants.
 
     One field more than is required is still shared (`slack` of `lfo.envs.phone.Rules`). Left out: tasks with several
-    goals, and departments that require nothing or another call first. Medians over the seeds; tasks: share of a run's.
+    goals, and those of which something else has to be known: nothing is required, or who is called sends the caller
+    elsewhere. Medians over the seeds; tasks: share of a run's.
     """
-    rules = probed(runs, "rules")[["arm", "seed", "split", "company_id", "department", "truth", "greedy"]]
-    data = probed(runs, "episodes").merge(rules, on=["arm", "seed", "split", "company_id", "department"])
+    task, rules = ["arm", "seed", "split", "task_id"], probed(runs, "rules")
+    alone = ~rules.duplicated(task, keep=False) & rules["truth"].str.startswith(REFUSED)
+    asked = rules.loc[alone, [*task, "department", "truth", "greedy"]]
+    data = probed(runs, "episodes").merge(asked, on=[*task, "department"])
     data["named"] = [_knowledge(t, g) for t, g in zip(data["truth"], data["greedy"], strict=True)]
     rows = []
     for named, part in parts(data, "arm", "split"):
@@ -363,6 +367,8 @@ def follow_table(runs: Runs) -> pd.DataFrame:
 
 
 def _knowledge(truth: str, named: str) -> str:
-    """A key of KNOWLEDGE. truth, named: field sets in canonical order."""
-    required, asked = set(truth.split()), set(named.split())
+    """A key of KNOWLEDGE, of two answers as `lfo.lab.situations.gist` writes them."""
+    if not named.startswith(REFUSED):
+        return "other"
+    required, asked = (set(answer.removeprefix(REFUSED).split(", ")) for answer in (truth, named))
     return "exact" if required == asked else "one more" if required < asked and len(asked - required) == 1 else "other"

@@ -12,7 +12,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import pandas as pd
 
-from lfo.lab import figures, tables
+from lfo.lab import factorial, figures, tables
 from lfo.lab.reading import Runs, frame
 from lfo.runs import RunFolder
 
@@ -28,9 +28,10 @@ def report(runs: Runs, out: str | Path) -> list[Path]:
     made = {
         "final_success": tables.final_table,
         "tasks_to_threshold": tables.threshold_table,
-        "summary": tables.summary_table,
         "phase_seconds": tables.phase_seconds,
     }
+    if len(frame(runs, "outcomes")):  # which earlier versions did not write
+        made["summary"] = factorial.summary
     if len(frame(runs, "rules")):
         drawn["world_model"] = figures.world_model_curves
     if len(frame(runs, "reply")):
@@ -71,11 +72,16 @@ def _write_provenance(path: Path, runs: Runs | None, facts: Mapping | None) -> N
 
 
 def provenance_of(runs: Runs) -> dict:
-    """Provenance of everything drawn from these runs, read from their folders."""
-    entries = []
+    """Provenance of everything drawn from these runs, read from their folders.
+
+    configs: of every arm's first run; its other runs differ in their `seed` and `world_seed`.
+    """
+    entries, configs = [], {}
     for arm, folders in runs.items():
         for folder in folders:
             run = RunFolder(folder)
             seconds = sum(sum(row.get("seconds", {}).values()) for row in run.metrics())
-            entries.append({"arm": arm, "run": run.path.name, "wall_seconds": round(seconds), **run.provenance})
-    return {"runs": entries}
+            facts = run.provenance
+            configs.setdefault(arm, facts.pop("config", {}))
+            entries.append({"arm": arm, "run": run.path.name, "wall_seconds": round(seconds), **facts})
+    return {"configs": configs, "runs": entries}

@@ -62,11 +62,21 @@ def final_table(runs: Runs) -> pd.DataFrame:
 
 
 def reply_table(runs: Runs) -> pd.DataFrame:
-    """Semantic accuracy of the world model on real replies at the last evaluation, by category."""
-    last = _last(frame(runs, "reply"))
+    """Semantic accuracy of the world model on real replies at the last evaluation, by category; empty without calls."""
+    replies = frame(runs, "reply")
+    if replies.empty:
+        return pd.DataFrame(columns=["arm", "split", "category", "n", "accuracy"])
+    last = _last(replies)
     last = last.assign(hits=last["accuracy"] * last["n"])
     table = last.groupby(["arm", "split", "category"])[["hits", "n"]].sum().reset_index()
     return table.assign(accuracy=table["hits"] / table["n"]).drop(columns="hits")
+
+
+def prediction_table(runs: Runs) -> pd.DataFrame:
+    """Some predictions of the world model beside what was said, at the last evaluation of each arm's first run."""
+    columns = ["arm", "split", "task_id", "said", "predicted", "right"]
+    shown = frame({arm: folders[:1] for arm, folders in runs.items()}, "prediction")
+    return pd.DataFrame(columns=columns) if shown.empty else _last(shown)[columns].reset_index(drop=True)
 
 
 def sweep_table(folders: Sequence[str | Path], split: str = "validation") -> pd.DataFrame:

@@ -1,90 +1,124 @@
-"""Tables of frozen runs: elsewhere (transfer.csv), and told more or less (told.csv). See `lfo.lab.transfer`."""
+"""Tables of frozen runs: elsewhere (transfer.csv), and told more or less (told.csv). See `lfo.lab.transfer`.
+
+Every interval is that of `lfo.lab.hierarchy`: worlds, runs, companies and tasks are resampled.
+"""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Mapping, Sequence
+
+import numpy as np
 import pandas as pd
 
-from lfo.lab.reading import Runs, cells, measurements, parts
-from lfo.lab.statistics import Estimate, median, pass_hat_k
+from lfo.config import EnvConfig
+from lfo.envs import make_environment
+from lfo.lab.hierarchy import Measure, Study, curves_of, lead, middle, number
+from lfo.lab.reading import Runs, by_run, cells, count_runs, measurements, parts
+from lfo.lab.statistics import Estimate, pass_hat_k
+from lfo.runs import RunFolder
 
 TRANSFER, TOLD = "transfer.csv", "told.csv"
+FIRST = number(0)
 
 
 def transfer_frame(runs: Runs) -> pd.DataFrame:
-    return measurements(runs, TRANSFER, "run notebook 04, or `lfo.lab.transfer.measure` on the run folder")
+    rows = measurements(runs, TRANSFER, "run notebook 04, or `lfo.lab.transfer.measure` on the run folder")
+    return with_companies(rows, runs)
 
 
 def told_frame(runs: Runs) -> pd.DataFrame:
-    return measurements(runs, TOLD, "run notebook 04, or `lfo.lab.transfer.measure_told` on the run folder")
+    rows = measurements(runs, TOLD, "run notebook 05, or `lfo.lab.transfer.measure_told` on the run folder")
+    return with_companies(rows, runs)
 
 
-def success_over_seeds(part: pd.DataFrame) -> Estimate:
-    return median(part.groupby("seed")["success"].mean())
+def with_companies(rows: pd.DataFrame, runs: Runs) -> pd.DataFrame:
+    """A measurement with the `company_id` of every task."""
+    configs = [(arm, RunFolder(folder).config.env) for arm, folders in runs.items() for folder in folders]
+    of = {(arm, env.world_seed): _companies(env) for arm, env in configs}
+    keys = zip(rows["arm"], rows["world"], rows["task_id"], strict=True)
+    return rows.assign(company_id=[of[arm, world][task] for arm, world, task in keys])
+
+
+@functools.cache
+def _companies(env: EnvConfig) -> Mapping[str, str]:
+    """Task -> company, tasks of all levels."""
+    return {task.task_id: task.company_id for task in make_environment(env).world.tasks}
+
+
+def estimate(part: pd.DataFrame, numbers: Sequence[str], measure: Measure = FIRST) -> Estimate:
+    """The median over the runs of one arm of a measure of some numbers."""
+    (arm,) = part["arm"].unique()
+    found = Study(curves_of(part, numbers)).find(measure, middle(arm), [arm])
+    return Estimate(found.value, found.low, found.high, found.runs)
 
 
 def transfer_table(runs: Runs, by: str | None = None) -> pd.DataFrame:
-    """Success of frozen runs by arm, split and phrasing, and by `by` (level | variation): medians over seeds, 95%."""
+    """Success of frozen runs by arm, split and phrasing, and by `by` (level | variation): medians over runs, 95%."""
     rows = []
     for named, part in parts(transfer_frame(runs), "arm", "split", "held_out_phrasing", by):
-        success = success_over_seeds(part)
-        tasks = part["task_id"].nunique()
-        rows.append(named | cells(success, "success") | {"seeds": success.n, "tasks": tasks})
+        success, tasks = estimate(part, ["success"]), part["task_id"].nunique()
+        rows.append(named | cells(success, "success") | {"runs": success.n, "tasks": tasks})
     return pd.DataFrame(rows)
 
 
 def told_table(runs: Runs, by: str | None = None) -> pd.DataFrame:
-    """Success by what the policy is told, and by `by` (variation): medians over seeds.
+    """Success by what the policy is told, and by `by` (variation): medians over runs.
 
-    low, high: 95%; minus imagined: the paired difference to what the run's own world model makes of it.
+    low, high: 95%; minus imagined: the difference to what the run's own world model makes of it.
     """
     rows = []
     for named, part in parts(told_frame(runs), "arm", "split", by):
-        shares = part.groupby(["seed", "told"], sort=False)["success"].mean().unstack("told")
-        for told in part["told"].unique():
-            gain = median(shares[told] - shares["imagined"])
-            numbers = cells(median(shares[told]), "success") | cells(gain, "minus imagined", "gain ")
-            rows.append(named | {"told": told} | numbers | {"seeds": gain.n, "tasks": part["task_id"].nunique()})
+        tellers = part["told"].unique()
+        study = Study(curves_of(part.assign(arm=part["told"]), ["success"]))
+        for told in tellers:
+            success = study.find(FIRST, middle(told), [told])
+            gain = study.find(FIRST, lead(told, "imagined"), [told, "imagined"])
+            numbers = {"success": success.value, "low": success.low, "high": success.high}
+            numbers |= {"minus imagined": gain.value, "gain low": gain.low, "gain high": gain.high}
+            rows.append(named | {"told": told} | numbers | {"runs": gain.runs, "tasks": part["task_id"].nunique()})
     return pd.DataFrame(rows)
 
 
 def form_table(runs: Runs, by: str | None = None) -> pd.DataFrame:
-    """Precision and recall of the fields that are asked of the user, and by `by` (level): medians over the seeds, 95%.
+    """Precision and recall of the fields that are asked of the user, and by `by` (level): medians over the runs, 95%.
 
     Known phrasings; fields are pooled over a run's episodes (micro-averaged). precision: requested fields that the
-    task's calls need; seeds that request none are left out. recall: needed fields that are requested. complete:
-    episodes in which all of them are. requested, needed: per episode. Forms that the user declined count like others.
+    task's calls need; runs that request none have none. recall: needed fields that are requested. complete: episodes in
+    which all of them are. requested, needed: per episode. Forms that the user declined count like others.
     """
     known, rows = transfer_frame(runs).query("not held_out_phrasing"), []
     known = known.assign(complete=known["useful"] == known["needed"])
     for named, part in parts(known, "arm", "split", by):
-        seeds = part.groupby("seed")
-        sums, means = seeds[["requested", "useful", "needed"]].sum(), seeds[["requested", "needed", "complete"]].mean()
-        scores = {
-            "precision": (sums["useful"] / sums["requested"]).dropna(),
-            "recall": sums["useful"] / sums["needed"],
-            "complete": means["complete"],
+        numbers = {
+            "precision": estimate(part, ["useful", "requested"], _share),
+            "recall": estimate(part, ["useful", "needed"], _share),
+            "complete": estimate(part, ["complete"]),
         }
-        for name, score in scores.items():
-            named |= cells(median(score), name, f"{name} ")
-        each = means[["requested", "needed"]].median()
-        rows.append(named | {"requested": each["requested"], "needed": each["needed"], "seeds": len(sums)})
+        for name, score in numbers.items():
+            named |= cells(score, name, f"{name} ")
+        each = by_run(part)[["requested", "needed"]].mean().median()
+        rows.append(named | {"requested": each["requested"], "needed": each["needed"], "runs": count_runs(part)})
     return pd.DataFrame(rows)
+
+
+def _share(_, numbers: np.ndarray) -> np.ndarray:
+    """The first of two numbers as a share of the second; nan where that is 0."""
+    part, whole = numbers
+    return np.divide(part, whole, out=np.full_like(np.asarray(part, dtype=float), np.nan), where=whole > 0)
 
 
 def pass_k_table(runs: Runs) -> pd.DataFrame:
-    """pass^k for every k up to the episodes per task, known phrasings: median over the seeds, and 95% of the last."""
+    """pass^k for every k up to the episodes per task, known phrasings: median over the runs, and 95% of the last."""
     rows = []
     for named, part in parts(transfer_frame(runs).query("not held_out_phrasing"), "arm", "split"):
-        scores = pass_k(part)
-        *_, last = scores.values()
+        tasks = part.groupby(["arm", "world", "seed", "task_id", "company_id"], sort=False)["success"]
+        wins = tasks.agg(["sum", "count"]).reset_index()
+        trials = range(1, int(wins["count"].min()) + 1)
+        for k in trials:
+            wins[f"pass^{k}"] = [pass_hat_k([won], trials[-1], k) for won in wins["sum"]]
+        scores = {f"pass^{k}": estimate(wins, [f"pass^{k}"]) for k in trials}
+        last = scores[f"pass^{trials[-1]}"]
         numbers = {name: one.value for name, one in scores.items()}
-        rows.append(named | numbers | {"low": last.low, "high": last.high, "seeds": last.n})
+        rows.append(named | numbers | {"low": last.low, "high": last.high, "runs": last.n})
     return pd.DataFrame(rows)
-
-
-def pass_k(episodes: pd.DataFrame) -> dict[str, Estimate]:
-    """{pass^k: median over the seeds} of rows of transfer.csv of one arm, one split and known phrasings."""
-    wins = episodes.groupby(["seed", "task_id"], sort=False)["success"].agg(["sum", "count"]).reset_index()
-    trials = int(wins["count"].min())
-    seeds = [one["sum"] for _, one in wins.groupby("seed")]
-    return {f"pass^{k}": median([pass_hat_k(s, trials, k) for s in seeds]) for k in range(1, trials + 1)}

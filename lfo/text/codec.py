@@ -109,7 +109,7 @@ class Codec:
     def state(self, asked: Question) -> str:
         """The state between its tags; the oldest actions are dropped until it has at most STATE_TOKENS."""
         for dropped in range(len(asked.turns) + 1):
-            state = f"<|state|>{self.env.knowledge.state(asked.request, asked.turns, dropped)}<|/state|>"
+            state = f"<|state|>{self.env.knowledge.state(asked, dropped)}<|/state|>"
             if len(self.encode(state)) <= STATE_TOKENS:
                 break
         return state

@@ -9,10 +9,9 @@ import pytest
 from calling import BILLING, CALL, FORM, REPLY, SALES, SEARCH, UNKNOWN, notes_of, playing
 from scripted import Scripted, by_turn, spans
 
-from lfo.config import ModelConfig, RolloutConfig
+from lfo.config import ModelConfig, RolloutConfig, WorldModelConfig
 from lfo.couplings import Imagine, alone
 from lfo.couplings.noted import without
-from lfo.couplings.plain import BOTH
 from lfo.envs.base import parse_action, written
 from lfo.envs.phone import PhoneEnvironment
 from lfo.envs.phone.tools import TOOLS, phone_call
@@ -26,7 +25,7 @@ NOTE = f"world model: {REPLY}"
 
 @pytest.fixture
 def imagine(bank) -> Imagine:
-    return Imagine(BOTH, bank)
+    return Imagine(WorldModelConfig(), bank)
 
 
 def test_one_note_between_directory_and_form(scripted, imagine, bank, attempt):
@@ -74,7 +73,7 @@ def test_a_chat_is_played_and_imagined_alike(chat_path, tiny, attempt):
         return f"<tool_call>\n{json.dumps({'name': action.tool, 'arguments': action.arguments})}\n</tool_call>"
 
     rollout = RolloutConfig(max_action_tokens=400, max_tokens=4000)
-    (row,) = play(Scripted(chat, answer), chat, [[[attempt("bill")]]], Imagine(BOTH, chat), rollout, 0, "phone")
+    (row,) = play(Scripted(chat, answer), chat, [[[attempt("bill")]]], Imagine(WorldModelConfig(), chat), rollout, 0, "phone")
     assert [written(turn.action) for turn in row.turns] == [SEARCH, FORM, CALL, ""]
     assert row.stop is StopReason.AGENT_STOPPED
     *calls, goodbye = [text for text, role in spans(row, chat) if role is Role.ACTION]
@@ -104,7 +103,7 @@ def test_a_number_that_is_not_listed_is_not_imagined(scripted, imagine, bank, at
 
 def test_the_first_attempts_of_a_group_are_scouts(bank, attempt):
     task = attempt("bill").task
-    (wave,) = Imagine(BOTH, bank, scouts=2).waves(task, 3, 7, 4)
+    (wave,) = Imagine(WorldModelConfig(scouts=2), bank).waves(task, 3, 7, 4)
     assert [(a.scout, a.group, a.seed, a.task) for a in wave] == [(i < 2, 3, 7, task) for i in range(4)]
 
 
@@ -186,7 +185,7 @@ def noted(make_rollout):
 
 def test_context_distillation_learns_the_same_actions_without_the_note(bank, noted):
     row, sample = noted
-    seen, bare = Imagine(BOTH, bank, distillation=0.3).views(row, sample)
+    seen, bare = Imagine(WorldModelConfig(context_distillation=0.3), bank).views(row, sample)
     assert seen is sample and not seen.distilled
     assert bare.tokens == [1, 2, 3, 6, 7] and bare.distilled
     assert bare.roles == [Role.PROMPT, Role.PROMPT, Role.ACTION, Role.OBSERVATION, Role.ACTION]
@@ -198,7 +197,7 @@ def test_context_distillation_learns_the_same_actions_without_the_note(bank, not
 def test_there_is_one_view_without_distillation_or_without_a_note(bank, imagine, noted, make_rollout):
     row, sample = noted
     assert imagine.views(row, sample) == [sample]
-    distilling = Imagine(BOTH, bank, distillation=0.3)
+    distilling = Imagine(WorldModelConfig(context_distillation=0.3), bank)
     plain = make_rollout([1], [2])
     unnoted = Sample(plain.tokens, plain.roles, plain.logprobs, [0.0, 1.0])
     assert distilling.views(plain, unnoted) == [unnoted]

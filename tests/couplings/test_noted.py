@@ -53,7 +53,7 @@ def intentions(engine: Scripted) -> int:
 def test_notes_follow_the_policys_way(scripted, bank, attempt):
     """Fraud sends to Customer Service, which wants fields; whoever has them is served there and asks Fraud again."""
     answer = playing(SEARCH, "", means=[FRAUD, SERVICE, FRAUD, FRAUD], reply=WAY)
-    (row,), engine = scripted(Imagine(BOTH, bank), answer, [attempt("fraud")])
+    (row,), engine = scripted(Imagine(WorldModelConfig(), bank), answer, [attempt("fraud")])
     assert notes_of(row, bank) == [f"world model: {WAY[number]}" for number in (FRAUD, SERVICE, FRAUD)]
     request, directory = attempt("fraud").task.request, tuple(row.turns[:1])
     served = (*directory, Turn(phone_call(SERVICE), "", "success"))
@@ -67,7 +67,7 @@ def test_notes_follow_the_policys_way(scripted, bank, attempt):
 
 def test_each_intention_is_asked_after_the_notes_so_far(scripted, bank, attempt):
     answer = playing(SEARCH, "", means=[FRAUD, SERVICE, "nobody"], reply=WAY)
-    (row,), engine = scripted(Imagine(BOTH, bank), answer, [attempt("fraud")])
+    (row,), engine = scripted(Imagine(WorldModelConfig(), bank), answer, [attempt("fraud")])
     texts = [bank.decode(p.tokens) for p in engine.prompts if p.session is None and p.adapter == "policy"]
     first, second = (f"<|note|>{note}<|/note|>" for note in notes_of(row, bank))
     begun = '<|tool|>make_phone_call<|args|>{"phone_number": "'
@@ -87,7 +87,7 @@ def test_each_intention_is_asked_after_the_notes_so_far(scripted, bank, attempt)
     ],
 )
 def test_there_are_notes_until_no_call_is_new(scripted, bank, attempt, means, count):
-    (row,), engine = scripted(Imagine(BOTH, bank), playing(SEARCH, "", means=means, reply=WAY), [attempt("fraud")])
+    (row,), engine = scripted(Imagine(WorldModelConfig(), bank), playing(SEARCH, "", means=means, reply=WAY), [attempt("fraud")])
     assert len(notes_of(row, bank)) == count and intentions(engine) == count + 1
 
 
@@ -95,7 +95,7 @@ def test_there_are_at_most_so_many_notes(scripted, bank, attempt):
     """Fraud is asked again whenever somebody else has served: each time that is a new question."""
     replies = SERVED | {FRAUD: WAY[FRAUD]}
     means = [FRAUD, SERVICE, FRAUD, BILLING, FRAUD, LOANS, FRAUD, SALES]
-    (row,), engine = scripted(Imagine(BOTH, bank), playing(SEARCH, "", means=means, reply=replies), [attempt("fraud")])
+    (row,), engine = scripted(Imagine(WorldModelConfig(), bank), playing(SEARCH, "", means=means, reply=replies), [attempt("fraud")])
     assert len(notes_of(row, bank)) == intentions(engine) == NOTES == 6
     assert [asked_for(text) for text in asked_of(engine, bank)] == means[:NOTES]
 
@@ -172,13 +172,13 @@ def test_who_is_no_scout_is_left_alone_by_plain(scripted, bank, attempt):
 
 def sources(codec: Codec) -> list[Noted]:
     """All who set notes, with something to say."""
-    asked = Question("Please.", looked_up(codec.env.world, "bank"), phone_call(BILLING))
+    asked = Question("Please call Harbor Bank.", looked_up(codec.env.world, "bank"), phone_call(BILLING))
     turns = [*asked.turns, Turn(asked.call, REPLY, "auth_failed")]
     heard = codec.examples("t", asked.request, turns, "phone")
     memories = [Memory(WorldModelConfig(coupling="memory", recall=recall), codec) for recall in ("table", "nearest")]
     for memory in memories:
         memory.hear(heard)
-    return [Imagine(BOTH, codec), Truth(codec), told_as_in(codec.env.world, codec), *memories]
+    return [Imagine(WorldModelConfig(), codec), Truth(codec), told_as_in(codec.env.world, codec), *memories]
 
 
 def test_every_source_fills_the_same_slot(scripted, bank, attempt):
@@ -240,7 +240,7 @@ def test_the_truth_is_what_the_phone_would_say_to_empty_hands(codec, world):
 
 
 def test_the_same_question_has_the_same_words(bank, tiny):
-    asked = Question("I want to dispute a charge.", looked_up(tiny, "bank"), phone_call(BILLING))
+    asked = Question("Could you phone Harbor Bank and dispute a charge?", looked_up(tiny, "bank"), phone_call(BILLING))
     assert told(Truth(bank), asked) == told(Truth(bank), asked)
     words = {told(Truth(bank), dataclasses.replace(asked, request=f"{i}: {asked.request}")) for i in range(20)}
     assert len(words) > 1 and len({meaning(text) for text in words}) == 1
@@ -248,7 +248,7 @@ def test_the_same_question_has_the_same_words(bank, tiny):
 
 def test_truth_says_reasons_where_the_phone_does(base_path, tiny):
     """A joint account makes the bank ask for the phone number."""
-    request = "I want to dispute a charge. It is a joint account."
+    request = "Could you phone Harbor Bank and dispute a charge? It is a joint account."
     asked = Question(request, looked_up(tiny, "bank"), phone_call(BILLING))
     for replies in ("list", "reasons"):
         env = PhoneEnvironment(tiny, Rules(replies=replies))
@@ -259,7 +259,7 @@ def test_truth_says_reasons_where_the_phone_does(base_path, tiny):
 
 def test_who_believes_in_another_world_says_what_is_true_there(bank, tiny):
     """Same teller, same source, another world."""
-    asked = Question("I want to dispute a charge.", looked_up(tiny, "bank"), phone_call(BILLING))
+    asked = Question("Could you phone Harbor Bank and dispute a charge?", looked_up(tiny, "bank"), phone_call(BILLING))
     rule = dataclasses.replace(tiny.rules["bank", "Billing"], required=("email",))
     believed = dataclasses.replace(tiny, rules=tiny.rules | {("bank", "Billing"): rule})
     teller = told_as_in(believed, bank)

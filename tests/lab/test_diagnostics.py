@@ -48,7 +48,7 @@ def test_a_run_by_hand(tmp_path):
     assert (found.tasks, found.gradient_norm_ratio, found.loss_ratio) == (88, 0.5, pytest.approx(5.0))
     assert (found.rule_accuracy, found.token_accuracy, found.success) == (0.75, 11 / 20, 0.5)
     assert found.success_trend == pytest.approx(0.5 - 0.3)  # over the newest three evaluations
-    assert found.advice == "The world model names the fields of 75% of the departments: keep lambda at 0.5."
+    assert found.advice == "The world model names the fields of the answers to 75% of the calls: keep lambda at 0.5."
 
 
 def test_a_baseline_has_no_ratios(tmp_path):
@@ -106,4 +106,5 @@ def test_a_table_has_a_row_per_run(tmp_path):
         folders.append(write_run(tmp_path / str(seed), evaluation(0, success, 0.5)))
     table = diagnosis_table({"one": folders[:1], "other": folders[1:]})
     assert table["arm"].tolist() == ["one", "other"] and table["success"].tolist() == [0.25, 0.75]
+    assert table[["world", "seed"]].to_numpy().tolist() == [[0, 0], [0, 0]]
     assert "keep lambda" in table["advice"].iloc[0]

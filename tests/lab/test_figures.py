@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import os
@@ -14,7 +13,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 
-from lfo.lab import figures, reading, report, tables, transfer_tables, verdicts
+from lfo.lab import figures, reading, report, tables, transfer_tables
 from lfo.proportions import wilson
 from lfo.runs import RunError, RunFolder
 from lfo.text import base
@@ -35,9 +34,10 @@ def success_rows(tasks: int, split: str, share: float) -> list[dict]:
     level_1 = min(10, (2 * hits + 2) // 3)
     counts = {0: (hits, 20), 1: (level_1, 10), 2: (hits - level_1, 10)}
     where = {"kind": "success", "tasks": tasks, "step": tasks // 8, "split": split}
-    return [
+    rows = [
         {**where, "level": level, "success": h / n, "low": 0, "high": 1, "n": n} for level, (h, n) in counts.items()
     ]
+    return [*rows, {**where, "kind": "outcomes", "successes": "1" * hits + "0" * (20 - hits)}]
 
 
 def step_row(step: int, world_model: bool) -> dict:
@@ -50,10 +50,11 @@ def step_row(step: int, world_model: bool) -> dict:
     return row
 
 
-def write_run(folder: Path, seed: int, rows: list[dict]) -> Path:
+def write_run(folder: Path, seed: int, rows: list[dict], world: int = 0) -> Path:
     folder.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps({"seed": seed, "name": folder.name}))
-    facts = {"commit": "abc1234", "packages": {"torch": "2"}, "machine": "x", "seed": seed}
+    config = {"seed": seed, "name": folder.name, "eval_tasks": 20, "env": {"world_seed": world}}
+    (folder / "config.json").write_text(json.dumps(config))
+    facts = {"commit": "abc1234", "packages": {"torch": "2"}, "machine": "x", "seed": seed, "config": config}
     (folder / "provenance.json").write_text(json.dumps(facts))
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return folder
@@ -87,6 +88,13 @@ def runs(tmp_path) -> dict[str, list[Path]]:
     return found
 
 
+@pytest.fixture
+def worlds(tmp_path) -> dict[str, list[Path]]:
+    """Two runs of one arm with the same seed, in two worlds."""
+    folders = [write_run(tmp_path / f"world{w}-seed0", 0, rows_of("dual", w), w) for w in (0, 1)]
+    return {"dual": folders}
+
+
 @pytest.fixture(autouse=True)
 def no_figure_stays_open():
     yield
@@ -102,6 +110,26 @@ def test_rows_know_their_arm_and_seed(runs):
     assert set(zip(data["arm"], data["seed"], strict=True)) == set(CURVES)
     assert len(reading.frame({"plain": runs["plain"]}, "rules")) == 0
     assert "seconds.rollout" in reading.frame(runs, "step")  # nested entries become columns
+
+
+def test_runs_of_one_seed_in_two_worlds_are_two(worlds):
+    """Success on validation at the end: 0.9 and 0.6."""
+    data = reading.frame(worlds, "success")
+    assert set(zip(data["world"], data["seed"], strict=True)) == {(0, 0), (1, 0)}
+    known = reading.success_frame(worlds).query("split == 'validation'")
+    assert reading.seeds_of(known) == "2 runs" and reading.count_runs(known) == 2
+    assert reading.aligned(known).loc[80].tolist() == [0.9, 0.6]
+    assert [a.value for a in reading.arrivals(known, 0.5)] == [40, 80]
+    final = tables.final_table(worlds).set_index(["split", "level"]).loc[("validation", "all")]
+    assert final[["success", "episodes", "runs"]].tolist() == [0.75, 40, 2]
+    assert tables.compute_table(worlds)["runs"].tolist() == [2]
+    assert tables.phase_seconds(worlds)["rollout"].tolist() == [30.0]
+    assert "dual (2 runs)" in lines_of(figures.learning_curves(worlds).axes[0])
+
+
+def test_a_table_of_one_world_may_lack_it(runs):
+    data = reading.success_frame({"dual": runs["dual"]}).query("split == 'test'").drop(columns="world")
+    assert reading.seeds_of(data) == "3 seeds" and len(reading.arrivals(data, 0.5)) == 3
 
 
 def test_a_run_that_was_not_started_is_named(tmp_path):
@@ -122,7 +150,6 @@ def test_a_line_that_is_just_being_written_is_left_out(runs):
         figures.learning_curves,
         figures.training_signals,
         tables.threshold_table,
-        tables.summary_table,
         tables.final_table,
     ],
 )
@@ -158,98 +185,24 @@ def test_threshold_table_by_hand(runs):
         ("plain", "test"): (2, "> 80", "> 80", "> 80"),
     }
     assert {key: tuple(row) for key, row in zip(table.index, table.to_numpy().tolist(), strict=True)} == expected
-    assert list(table.columns) == ["seeds", "tasks to 50%", "tasks to 70%", "tasks to 90%"]
+    assert list(table.columns) == ["runs", "tasks to 50%", "tasks to 70%", "tasks to 90%"]
 
 
-def test_summary_by_hand(runs, tmp_path, monkeypatch):
-    """dual on validation: 50% after 40, 80, 40 tasks; 70% after 80, never, 40; 50, 60, 80% ... at 80 tasks."""
-    monkeypatch.chdir(tmp_path)
-    table = tables.summary_table(runs)
-    assert list(table.columns) == ["arm", "metric", "split", "median", "low", "high", "seeds", "source"]
-    rows = table.set_index(["arm", "metric", "split"])
-    shown = ["median", "low", "high", "seeds"]
-    assert rows.loc[("dual", "tasks_to_50", "validation"), shown].tolist() == ["40", "40", "80", 3]
-    assert rows.loc[("dual", "tasks_to_70", "validation"), shown].tolist() == ["80", "40", ">80", 3]
-    assert rows.loc[("plain", "tasks_to_90", "test"), shown].tolist() == [">80", ">80", ">80", 2]
-    assert rows.loc[("dual", "success_at_80", "validation"), shown].tolist() == ["0.8", "0.6", "0.9", 3]
-    assert rows.loc[("dual", "rule_accuracy_at_80", "test"), shown].tolist() == ["0.6", "0.6", "0.6", 3]
-    assert ("plain", "rule_accuracy_at_80", "validation") not in rows.index
-    # dual on validation after 80 tasks: 12 + 6, 8 + 4 and 10 + 6 of 10 + 10 by level (level 1 twice as good)
-    assert float(rows.loc[("dual", "iqm_success_at_80", "validation"), "median"]) == pytest.approx(0.8)
-    assert len(table) == len(rows.index.unique()) == 2 * (3 + 3) + 2 * (3 + 2)
-    source = rows.loc[("plain", "success_at_80", "test"), "source"]
-    assert source == "plain-0/metrics.jsonl;plain-1/metrics.jsonl" and all(map(os.path.exists, source.split(";")))
+def test_who_falls_back_did_not_arrive(runs):
+    """dual's third seed has 70% after 40 tasks and not after 80: now 80, never and never."""
+    path = runs["dual"][2] / "metrics.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    late = [r | ({"success": 0.3} if r["kind"] == "success" and r["tasks"] == 80 else {}) for r in rows]
+    path.write_text("".join(json.dumps(r) + "\n" for r in late))
+    table = tables.threshold_table(runs).set_index(["arm", "split"])
+    assert table.loc[("dual", "validation"), "tasks to 70%"] == "> 80"
 
 
-def test_success_between_two_evaluations_lies_on_the_line(runs):
-    """`plain` ends at 80, a run of `dual` at 60: plain's seeds have 0.1, 0.5 and 0.2, 0.4 around it, halfway."""
-    path = runs["dual"][0] / "metrics.jsonl"
-    path.write_text(path.read_text().replace('"tasks": 80', '"tasks": 60'))
-    rows = tables.summary_table(runs).query("split == 'validation'").set_index(["arm", "metric"])
-    assert rows.loc[("plain", "success_at_60"), ["median", "low", "high"]].tolist() == ["0.3", "0.3", "0.3"]
-    assert rows.loc[("plain", "success_at_80"), "median"] == "0.45"
-
-
-def test_summary_says_how_many_times_fewer(runs):
-    """dual needs 80, never, 40 tasks to 70%, plain never arrives within 80: at least as few."""
-    rows = tables.summary_table(runs, "plain").query("metric == 'times_fewer_to_70'").set_index(["arm", "split"])
-    assert list(rows.index) == [("dual", "validation"), ("dual", "test")]
-    assert rows.loc[("dual", "validation"), ["median", "high", "seeds"]].tolist() == [">=1", "inf", 2]
-    headline = tables.headline_table(runs, "plain").set_index("arm")
-    assert headline.loc["dual", "times fewer, known"].startswith(">=1 [") and headline.loc["plain"].iloc[2] == ""
-    assert list(headline.columns)[1:4] == ["tasks to 70%, known", "times fewer, known", "success after 80 tasks, known"]
-
-
-def test_summary_holds_what_was_measured_elsewhere(runs, transferred):
-    """transfer: 0.75 and 1 on validation; pass^2: 0.5 and 1; nothing of arms that were not measured."""
-    for measured, folder in zip(transferred["arm"], runs["plain"], strict=True):
-        (folder / "transfer.csv").write_bytes((measured / "transfer.csv").read_bytes())
-    rows = tables.summary_table(runs).set_index(["arm", "metric", "split"])["median"]
-    assert (rows["plain", "transfer", "validation"], rows["plain", "pass^2", "validation"]) == ("0.875", "0.75")
-    assert rows["plain", "transfer_held_out", "test"] == "0.25" and ("dual", "transfer", "test") not in rows
-
-
-def test_headline_by_hand(runs):
-    """A row per arm, at the smallest budget; a single seed has no interval."""
-    table = tables.headline_table({"plain": runs["plain"], "dual": runs["dual"], "one": runs["dual"][:1]})
-    assert list(table.columns) == [
-        "arm",
-        "seeds",
-        "tasks to 70%, known",
-        "success after 80 tasks, known",
-        "tasks to 70%, new",
-        "success after 80 tasks, new",
-    ]
-    known = table.set_index("arm").iloc[:, :3].to_numpy().tolist()
-    assert known[1] == [3, "80 [40, >80]", "0.8 [0.6, 0.9]"]
-    assert known[2] == [1, "80", "0.9"]
-
-
-def test_headline_numbers_have_two_decimals():
-    assert tables._shorter(">=6.667 [5, 0.2006]") == ">=6.67 [5, 0.2]" and tables._shorter(">800") == ">800"
-
-
-def test_arms_are_read_at_the_budget_of_the_shorter_one(runs):
-    """A run of `plain` was stopped after 40 tasks: `dual` is read there too, `plain` not at 80."""
-    path = runs["plain"][1] / "metrics.jsonl"
-    path.write_text("".join(line + "\n" for line in path.read_text().splitlines() if '"tasks": 80' not in line))
-    rows = tables.summary_table(runs).query("split == 'validation'").set_index(["arm", "metric"])["median"]
-    assert rows["dual", "success_at_40"] == "0.5" and rows["dual", "success_at_80"] == "0.8"
-    assert rows["plain", "success_at_40"] == "0.15" and ("plain", "success_at_80") not in rows
-    assert rows["plain", "tasks_to_70"] == ">80"
-
-
-def test_one_seed_has_a_median_and_no_interval(runs, tmp_path):
-    path = report.save_table(tables.summary_table({"one": runs["dual"][:1]}), tmp_path / "summary", runs)
-    first = path.read_text().splitlines()[1]
-    assert first.startswith("one,tasks_to_50,validation,40,,,1,")
-
-
-def test_final_table_pools_the_seeds(runs):
+def test_final_table_pools_the_runs(runs):
     """dual on validation at 80 tasks: 18 + 12 + 16 of 60 episodes."""
     table = tables.final_table(runs).set_index(["arm", "split", "level"])
     row = table.loc[("dual", "validation", "all")]
-    assert (row["success"], row["episodes"], row["seeds"]) == (46 / 60, 60, 3)
+    assert (row["success"], row["episodes"], row["runs"]) == (46 / 60, 60, 3)
     assert (row["low"], row["high"]) == pytest.approx(wilson(46, 60))
     assert table.loc[("plain", "test", "all"), "success"] == pytest.approx(10 / 40)
     level_1, level_2 = (table.loc[("dual", "validation", level)] for level in (1, 2))
@@ -276,6 +229,22 @@ def test_reply_table_weighs_by_replies(runs):
     assert table.loc[("dual", "validation", "auth_failed"), "accuracy"] == pytest.approx((4 + 8 + 24) / 48)
 
 
+def test_without_a_call_there_are_no_replies(runs):
+    plain = {"plain": runs["plain"]}
+    assert tables.reply_table(plain).empty and tables.prediction_table(plain).empty
+
+
+def test_predictions_are_those_of_the_last_evaluation_of_the_first_run(runs):
+    for folder, words in zip(runs["dual"], ("first", "second", "third"), strict=True):
+        rows = [
+            {"kind": "prediction", "tasks": t, "split": "test", "task_id": "test-000", "said": "a", "right": t > 0}
+            | {"predicted": f"{words} {t}"}
+            for t in (0, 80)
+        ]
+        RunFolder(folder).log(rows)
+    assert tables.prediction_table(runs)[["predicted", "right"]].to_numpy().tolist() == [["first 80", True]]
+
+
 def test_sweep_table_puts_the_best_first(runs):
     table = tables.sweep_table([*runs["plain"], *runs["dual"]])
     assert list(table["run"]) == ["dual-2", "dual-0", "dual-1", "plain-0", "plain-1"]
@@ -288,7 +257,7 @@ def test_sweep_table_puts_the_best_first(runs):
 def test_what_arms_cost_by_hand(runs):
     """Ten steps of 8 tasks: 100 or 300 trained tokens each; 101 to 110 sampled ones."""
     plain, dual = tables.compute_table({"plain": runs["plain"], "dual": runs["dual"]}).to_dict("records")
-    assert (plain["seeds"], plain["tasks"], dual["seeds"]) == (2, 80, 3)
+    assert (plain["runs"], plain["tasks"], dual["runs"]) == (2, 80, 3)
     assert (plain["trained tokens per task"], dual["trained tokens per task"]) == (1000 / 80, 3000 / 80)
     assert plain["sampled tokens per task"] == dual["sampled tokens per task"] == 1055 / 80
     assert (plain["trained tokens, multiple"], dual["trained tokens, multiple"]) == (1.0, 3.0)
@@ -404,11 +373,21 @@ def test_a_report_is_complete_and_every_file_has_its_provenance(runs, tmp_path):
     for path in paths:
         others = {".png": [".svg", ".json"], ".csv": [".md", ".json"]}[path.suffix]
         assert path.stat().st_size > 0 and all(path.with_suffix(s).stat().st_size > 0 for s in others)
-        entries = json.loads(path.with_suffix(".json").read_text())["runs"]
+        facts = json.loads(path.with_suffix(".json").read_text())
+        entries = facts["runs"]
+        assert {arm: config["seed"] for arm, config in facts["configs"].items()} == {"dual": 0, "plain": 0}
         assert [(e["arm"], e["run"], e["seed"]) for e in entries] == [(a, f"{a}-{s}", s) for a, s in CURVES]
         assert {e["commit"] for e in entries} == {"abc1234"}
         assert [e["wall_seconds"] for e in entries] == [62, 62, 62, 37, 37]  # e.g. 10 x 5 s + 3 x 4 s
     assert plt.get_fignums() == []
+
+
+def test_runs_of_earlier_versions_are_reported_without_a_summary(runs, tmp_path):
+    for folder in runs["plain"]:
+        path = folder / "metrics.jsonl"
+        path.write_text("".join(line + "\n" for line in path.read_text().splitlines() if '"outcomes"' not in line))
+    paths = report.report({"plain": runs["plain"]}, tmp_path / "report")
+    assert {p.stem for p in paths} == (FILES | TABLES) - {"world_model", "reply_accuracy", "summary"}
 
 
 def test_a_baseline_is_reported_without_a_world_model(runs, tmp_path):
@@ -468,7 +447,7 @@ def transferred(tmp_path):
                     {
                         "split": split,
                         "held_out_phrasing": bool(held_out),
-                        "task_id": f"{split}-{task}",
+                        "task_id": f"{split}-{task:03d}",
                         "level": 1,
                         "variation": variation,
                         "needed": 2,
@@ -487,7 +466,7 @@ def transferred(tmp_path):
 def test_transfer_by_condition_and_by_rules(transferred):
     table = transfer_tables.transfer_table(transferred)
     assert table["success"].tolist() == pytest.approx([(0.75 + 1) / 2, (0.25 + 0.5) / 2, (0 + 0.5) / 2])
-    assert table["phrasings"].tolist() == ["known", "known", "held out"] and set(table["seeds"]) == {2}
+    assert table["phrasings"].tolist() == ["known", "known", "held out"] and set(table["runs"]) == {2}
     split = transfer_tables.transfer_table(transferred, "variation").set_index(["companies", "phrasings", "variation"])
     known = reading.SPLIT_NAMES["validation"]
     assert split.loc[(known, "known", "typical"), "success"] == 1.0
@@ -496,11 +475,12 @@ def test_transfer_by_condition_and_by_rules(transferred):
 
 
 def test_precision_and_recall_of_the_form(transferred):
-    """Validation, four episodes of 3 requested and 2 needed fields: 7 useful ones in seed 0, 8 in seed 1."""
+    """Validation, four episodes of 3 requested and 2 needed fields: 7 useful ones in seed 0, 8 in seed 1; of seed 0's
+    second task, drawn twice, 6."""
     known = reading.SPLIT_NAMES["validation"]
     row = transfer_tables.form_table(transferred).set_index("companies").loc[known]
-    assert row[["precision", "precision low", "precision high"]].tolist() == pytest.approx([7.5 / 12, 7 / 12, 8 / 12])
-    assert row[["recall", "complete", "requested", "needed", "seeds"]].tolist() == [7.5 / 8, 3.5 / 4, 3.0, 2.0, 2]
+    assert row[["precision", "precision low", "precision high"]].tolist() == pytest.approx([7.5 / 12, 6 / 12, 8 / 12])
+    assert row[["recall", "complete", "requested", "needed", "runs"]].tolist() == [7.5 / 8, 3.5 / 4, 3.0, 2.0, 2]
     # One seed requests nothing, then both.
     for folder, expected in zip(transferred["arm"], (8 / 12, math.nan), strict=True):
         path = folder / "transfer.csv"
@@ -511,7 +491,8 @@ def test_precision_and_recall_of_the_form(transferred):
 
 
 def test_success_by_what_the_policy_is_told(transferred):
-    """Four episodes each: two seeds have 1 and 2 successes when told nothing, 2 and 4 with what they imagine."""
+    """Four episodes each: two seeds have 1 and 2 successes when told nothing, 2 and 4 with what they imagine; of the
+    second task alone 0 and 0, 0 and 2."""
     wins = ({"nothing": 1, "imagined": 2}, {"nothing": 2, "imagined": 4})
     for folder, counts in zip(transferred["arm"], wins, strict=True):
         rows = [
@@ -519,7 +500,7 @@ def test_success_by_what_the_policy_is_told(transferred):
                 "split": "test",
                 "told": told,
                 "variation": "typical" if k % 2 else "extra",
-                "task_id": f"t{k // 2}",
+                "task_id": f"test-{k // 2:03d}",
                 "success": int(k < won),
             }
             for told, won in counts.items()
@@ -528,13 +509,13 @@ def test_success_by_what_the_policy_is_told(transferred):
         pd.DataFrame(rows).to_csv(folder / "told.csv", index=False)
     nothing, imagined = transfer_tables.told_table(transferred).to_dict("records")
     assert nothing["told"] == "nothing"
-    assert [nothing[name] for name in ("success", "minus imagined", "gain low")] == [0.375, -0.375, -0.5]
-    assert [imagined[name] for name in ("success", "low", "high", "minus imagined")] == [0.75, 0.5, 1.0, 0.0]
-    assert (imagined["seeds"], imagined["tasks"], imagined["companies"]) == (2, 2, reading.SPLIT_NAMES["test"])
+    assert [nothing[name] for name in ("success", "minus imagined", "gain low", "gain high")] == [0.375, -0.375, -1, 0]
+    assert [imagined[name] for name in ("success", "low", "high", "minus imagined")] == [0.75, 0.0, 1.0, 0.0]
+    assert (imagined["runs"], imagined["tasks"], imagined["companies"]) == (2, 2, reading.SPLIT_NAMES["test"])
     split = transfer_tables.told_table(transferred, "variation").set_index(["told", "variation"])["success"]
     assert split["nothing", "extra"] == 0.5 and split["nothing", "typical"] == 0.25
     (transferred["arm"][0] / "told.csv").unlink()
-    with pytest.raises(RunError, match=r"told\.csv is missing; run notebook 04"):
+    with pytest.raises(RunError, match=r"told\.csv is missing; run notebook 05"):
         transfer_tables.told_table(transferred)
 
 
@@ -543,70 +524,10 @@ def test_pass_k_falls_with_k(transferred):
     table = transfer_tables.pass_k_table(transferred).set_index("companies")
     row = table.loc[reading.SPLIT_NAMES["validation"]]
     assert (row["pass^1"], row["pass^2"]) == pytest.approx(((0.75 + 1) / 2, (0.5 + 1) / 2))
-    assert row[["low", "high", "seeds"]].tolist() == [0.5, 1.0, 2]
+    assert row[["low", "high", "runs"]].tolist() == [0.0, 1.0, 2]  # seed 0's second task alone, or seed 1
 
 
 def test_what_was_not_measured_is_named(transferred):
     (transferred["arm"][0] / "transfer.csv").unlink()
     with pytest.raises(RunError, match=r"transfer\.csv is missing; run notebook 04"):
         transfer_tables.transfer_table(transferred)
-
-
-@pytest.fixture
-def compared(tmp_path) -> dict[str, list[Path]]:
-    """Five seeds of imagine, which arrives after 40 tasks, and of baselines that never do, within 80 and 400."""
-    curves = {
-        "baseline": [(0, 0.0, 0.1), (40, 0.1, 0.1), (80, 0.2, 0.2), (400, 0.2, 0.3)],
-        "baseline_320": [(0, 0.0, 0.1), (80, 0.3, 0.2)],
-        "imagine": [(0, 0.0, 0.1), (40, 0.8, 0.5), (80, 0.9, 0.7)],
-    }
-    runs: dict[str, list[Path]] = {arm: [] for arm in curves}
-    for arm, seed in itertools.product(curves, range(5)):
-        rows = []
-        for tasks, known, new in curves[arm]:
-            rows += success_rows(tasks, "validation", known) + success_rows(tasks, "test", new)
-        runs[arm].append(write_run(tmp_path / f"{arm}-{seed}", seed, rows))
-    return runs
-
-
-def test_speedups_and_verdicts_by_hand(compared):
-    """At least 10 and 5 times fewer tasks; 0.7 / 0.2 and 0.7 / 0.3 of the success."""
-    table = tables.speedup_table(compared, "baseline").set_index(["arm", "split"])
-    assert table.loc[("imagine", "validation"), ["times fewer", "at least", "low"]].tolist() == [float("inf"), 10, 10]
-    assert table.loc[("imagine", "test"), ["at least", "low"]].tolist() == [5, 5]
-    found = verdicts.ratio_verdicts(compared)
-    assert found["verdict"].tolist() == [
-        "supported",
-        "supported",
-        "supported",
-        "supported",
-        "undecided",
-        "supported",
-        "supported",
-        "refuted",
-    ]
-    assert found.iloc[-2][["low", "high"]].tolist() == pytest.approx([0.7 / 0.2, 0.7 / 0.2])
-    assert "the success of baseline_320 after 80 tasks" in found["claim"].iloc[-2]
-    assert found.iloc[-1][["low", "high"]].tolist() == pytest.approx([0.7 / 0.3, 0.7 / 0.3])
-    fewer = verdicts.ratio_verdicts({arm: folders[:4] for arm, folders in compared.items()})
-    assert set(fewer["verdict"]) == {"undecided"}
-
-
-def test_the_aim_wants_a_ratio_and_an_interval(compared):
-    """Within 160 tasks the baseline leaves at least 4 and 2; two seeds of ours that never arrive end the interval."""
-    aims = verdicts.ratio_verdicts(compared)["claim"].str.endswith("(the aim)")
-    for folder in compared["baseline"]:
-        path = folder / "metrics.jsonl"
-        path.write_text(path.read_text().replace('"tasks": 400', '"tasks": 160'))
-    assert verdicts.ratio_verdicts(compared)[aims]["verdict"].tolist() == ["undecided", "undecided"]
-    for folder in compared["baseline"]:  # arrives: 160 / 40 and 160 / 80 are all there is
-        path = folder / "metrics.jsonl"
-        lines = [json.loads(line) for line in path.read_text().splitlines()]
-        path.write_text("".join(json.dumps(r | {"success": 0.9} if r["tasks"] == 160 else r) + "\n" for r in lines))
-    assert verdicts.ratio_verdicts(compared)[aims]["verdict"].tolist() == ["refuted", "refuted"]
-
-
-def test_without_a_baseline_of_our_budget_there_is_one_comparison(compared):
-    runs = {arm: folders for arm, folders in compared.items() if arm != "baseline_320"}
-    last = verdicts.ratio_verdicts(runs).iloc[-1]
-    assert len(verdicts.ratio_verdicts(runs)) == 7 and "of baseline after 400 tasks" in last["claim"]

@@ -6,11 +6,27 @@ import json
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from lfo.config import as_dict, load_config
 from lfo.lab import hierarchy
-from lfo.lab.hierarchy import Curve, Finding, Study, area, final, holm, judge, lead, middle, reach, times
+from lfo.lab.hierarchy import (
+    DRAWS,
+    Curve,
+    Finding,
+    Study,
+    area,
+    curves_of,
+    final,
+    holm,
+    judge,
+    lead,
+    middle,
+    number,
+    reach,
+    times,
+)
 from lfo.lab.statistics import REFUTED, SUPPORTED, UNDECIDED
 
 
@@ -34,8 +50,30 @@ def test_outcomes_are_read_task_by_task(tmp_path):
     (found,) = hierarchy.read_curves({"ours": [folder]}, "test")
     assert (found.arm, found.world, found.seed) == ("ours", 3, 7)
     assert found.tasks.tolist() == [0, 8] and found.successes.tolist() == [[0, 0.5], [0.5, 1]]
-    assert found.companies == hierarchy.companies_of(config.env, "test")[:2]
+    tasks = hierarchy.tasks_of(config.env, "test")[:2]
+    assert found.companies == tuple(task.company_id for task in tasks)
     assert hierarchy.read_curves({"ours": [folder]}, "train") == []
+    levels = [task.level for task in tasks]
+    for level in set(levels):
+        (part,) = hierarchy.read_curves({"ours": [folder]}, "test", (level,))
+        chosen = [i for i, one in enumerate(levels) if one == level]
+        assert part.successes.tolist() == found.successes[:, chosen].tolist()
+    assert hierarchy.read_curves({"ours": [folder]}, "test", tuple({1, 2, 3, 4, 5} - set(levels))) == []
+
+
+def test_what_was_measured_episode_by_episode_makes_curves():
+    """Two runs, of other worlds: task a has 1 and 0, b has 1; and a second number, twice as large."""
+    rows = pd.DataFrame(
+        [
+            {"arm": "ours", "world": w, "seed": 0, "task_id": t, "company_id": t.upper(), "won": x, "twice": 2 * x}
+            for w in (1, 2)
+            for t, x in (("a", 1), ("b", w), ("a", 0))
+        ]
+    )
+    one, other = curves_of(rows, ["won", "twice"])
+    assert (one.world, other.world, one.companies) == (1, 2, ("A", "B"))
+    assert one.successes.tolist() == [[0.5, 1], [1, 2]] and other.successes.tolist() == [[0.5, 2], [1, 4]]
+    assert Study([one, other]).values(number(1)) == {"ours": [1.5, 2.5]}
 
 
 # --- one run ---------------------------------------------------------------------------------
@@ -51,10 +89,17 @@ def test_measures_by_hand():
     assert area(tasks[:1], success[1:2]) == 0.8
 
 
+def test_measures_of_many_resamples_at_once():
+    tasks, success = np.array([0.0, 40, 80]), np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 0.0]])
+    assert final(tasks, success).tolist() == [1, 0] and area(tasks, success).tolist() == [0.75, 0.25]
+    assert reach(0.5)(tasks, success).tolist() == [40, math.inf]
+
+
 def test_shares_of_what_another_arm_reaches():
     curves = [curve("truth", "0000", "1100"), curve("ours", "0000", "1000"), curve("ours", "1111", world=2)]
+    curves += [curve("truth", "0000", world=3), curve("ours", "1111", world=3)]
     relative = hierarchy.relative_to(curves, "truth")
-    assert [c.arm for c in relative] == ["truth", "ours"]  # nobody was told the truth in world 2
+    assert [c.arm for c in relative] == ["truth", "ours"]  # not told in world 2; in world 3 the truth was of no use
     assert Study(relative).values(final) == {"truth": [1.0], "ours": [0.5]}
 
 
@@ -69,9 +114,21 @@ def test_what_never_varies_has_no_width():
 
 def test_tasks_of_a_company_stay_together():
     """Two companies, one always and one never served: a draw has both, one twice or the other twice."""
-    drawn = [found["ours"][0] for found in Study([curve("ours", "1100")], 400).draws(final)]
+    drawn = Study([curve("ours", "1100")], 400).draws(final)["ours"][:, 0]
     assert set(drawn) == {0, 0.5, 1}
-    assert 0.15 < drawn.count(1) / 400 < 0.35
+    assert 0.15 < (drawn == 1).mean() < 0.35
+
+
+def test_the_tasks_of_a_company_are_drawn_again():
+    """One company with two tasks, one of them served: of two draws none, one or both are it."""
+    drawn = Study([curve("ours", "10", companies="aa")], 400).draws(final)["ours"][:, 0]
+    assert set(drawn) == {0, 0.5, 1} and 0.4 < (drawn == 0.5).mean() < 0.6
+
+
+def test_runs_of_a_world_are_drawn_again():
+    curves = [curve("ours", "1111", seed=0), curve("ours", "0000", seed=1)]
+    drawn = Study(curves, 400).draws(final)["ours"]
+    assert drawn.shape == (400, 2) and set(drawn.mean(axis=1)) == {0, 0.5, 1}
 
 
 def test_arms_share_worlds_companies_and_tasks():
@@ -84,13 +141,41 @@ def test_arms_share_worlds_companies_and_tasks():
 
 def test_worlds_are_resampled_as_a_whole():
     curves = [curve("ours", "1111", world=1), curve("ours", "0000", world=2)]
-    means = [np.mean(found["ours"]) for found in Study(curves, 400).draws(final)]
-    assert set(means) == {0, 0.5, 1}
+    assert set(Study(curves, 400).draws(final)["ours"].mean(axis=1)) == {0, 0.5, 1}
 
 
 def test_draws_are_always_the_same():
     curves = [curve("ours", "1010", "1100", world=w, seed=s) for w in (1, 2) for s in (0, 1)]
-    assert list(Study(curves, 20).draws(area)) == list(Study(curves, 20).draws(area))
+    one, other = (Study(curves, 20).draws(area)["ours"] for _ in range(2))
+    assert one.tolist() == other.tolist()
+
+
+def test_the_draws_of_an_arm_do_not_depend_on_the_others():
+    ours = [curve("ours", "1010", "1100", world=w) for w in (1, 2)]
+    theirs = [curve("theirs", "0000", "1000", world=w) for w in (1, 2)]
+    alone, beside = Study(ours, 20), Study(theirs + ours, 20)
+    assert alone.draws(area)["ours"].tolist() == beside.draws(area, ["ours"])["ours"].tolist()
+
+
+def test_arms_are_compared_in_the_worlds_that_they_have_in_common():
+    """Ours was run in one world, theirs in two; a third arm with more runs leaves nothing undefined."""
+    curves = [curve("ours", "1111"), curve("theirs", "0000"), curve("theirs", "1111", world=2)]
+    curves += [curve("more", "1111", seed=s) for s in range(3)]
+    study = Study(curves, 50)
+    found = study.find(final, lead("ours", "theirs"), ["ours", "theirs"])
+    assert (found.value, found.low, found.high, found.runs) == (1, 1, 1, 1)
+    assert study.find(final, middle("theirs"), ["theirs"]).runs == 2
+    assert np.isnan(study.draws(final)["more"]).any(axis=1).mean() > 0.5  # where world 2 was drawn
+
+
+def test_the_interval_of_a_mean_is_what_theory_says():
+    """One world, one run, 100 companies of one task each, half of them served: 0.5 +- 1.96 * 0.05."""
+    companies = [f"c{i}" for i in range(100)]
+    shares = np.array([[1.0] * 50 + [0.0] * 50])
+    found = Study([Curve("ours", 1, 0, np.array([0.0]), shares, tuple(companies))]).find(
+        final, middle("ours"), ["ours"]
+    )
+    assert found.value == 0.5 and (found.low, found.high) == pytest.approx((0.402, 0.598), abs=0.011)
 
 
 def test_an_arm_that_was_not_run_has_no_runs():
@@ -105,6 +190,8 @@ def test_how_many_times_fewer_tasks():
     assert ratio({"ours": [math.inf], "theirs": [400]}) == 0
     assert math.isnan(ratio({"ours": [math.inf], "theirs": [math.inf]}))
     assert math.isnan(ratio({"ours": [0], "theirs": [40]}))
+    many = {"ours": np.array([[40.0, math.nan], [80, 120], [math.inf, 40]]), "theirs": np.full((3, 1), 400.0)}
+    assert ratio(many).tolist() == [10, 4, 0]  # nan is no run
 
 
 # --- verdicts --------------------------------------------------------------------------------
@@ -120,6 +207,12 @@ def test_holm_by_hand():
     assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
     assert holm([0.9, 0.8]) == [1, 1]
     assert holm([]) == []
+
+
+def test_draws_are_so_many_that_a_table_of_claims_can_be_decided():
+    sure = Finding(0.5, 0, 0, 5, np.full(DRAWS, 0.5))
+    claims = {i: (sure, 0.1) for i in range(200)}
+    assert {verdict for _, verdict in judge(claims).values()} == {SUPPORTED}
 
 
 def test_verdicts_need_runs_and_one_side():

@@ -15,13 +15,13 @@ import torch
 from lfo.config import EnvConfig, RunConfig, WorldModelConfig
 from lfo.couplings import BOTH, Plain
 from lfo.envs.base import written
-from lfo.envs.phone import PhoneEnvironment
+from lfo.envs.phone import PhoneEnvironment, Rules
 from lfo.envs.phone.callers import run_scripted
 from lfo.envs.phone.episode import PhoneEpisode
 from lfo.envs.phone.knowledge import PhoneKnowledge
-from lfo.envs.phone.phrasings import meaning
+from lfo.envs.phone.phrasings import meaning, read_reply
 from lfo.envs.phone.tools import PHONE
-from lfo.envs.phone.vocabulary import DEPARTMENT_OF_GOAL, DEPARTMENTS, FIELDS
+from lfo.envs.phone.vocabulary import CIRCUMSTANCES, DEPARTMENT_OF_GOAL, FIELDS, circumstances_in, goals_in
 from lfo.lab import probing
 from lfo.lab.inspect import inspect, render
 from lfo.lab.probing import (
@@ -69,9 +69,9 @@ class Stub:
     def end_session(self, session): ...
 
 
-def subject(codec, world, answer=lambda text, number: "", tasks=3, **config) -> Subject:
+def subject(codec, world, answer=lambda text, number: "", tasks=3, replies="reasons", **config) -> Subject:
     """A world model in this world that answers so."""
-    own = Codec(codec.tokenizer, PhoneEnvironment(world, levels=(1, 2)))
+    own = Codec(codec.tokenizer, PhoneEnvironment(world, Rules(replies=replies), levels=(1, 2)))
     settings = RunConfig(world_model=WorldModelConfig(), **config)
     return Subject(Player(settings, Stub(codec, answer), own, Plain(BOTH), {}), WORLD_MODEL, {}, tasks)
 
@@ -85,18 +85,12 @@ def missing(*fields: str, department: str = "Billing") -> str:
     return reply("auth_failed", f"{department}. I need your {' and '.join(FIELDS[f] for f in fields)}.")
 
 
-BANK = {  # what an empty-handed caller of the hand-made bank is asked for, without another call first
-    "Customer Service": "account_number last_4_ssn",
-    "Billing": "account_number billing_zip",
-    "Loans": "name date_of_birth",
-}
-
-
 @pytest.fixture
 def bank(tiny):
     """The hand-made world, its bank known and its shop, which demands nothing, new."""
     tasks = [dataclasses.replace(t, split="validation") for t in tiny.tasks]
-    shop = dataclasses.replace(tasks[0], split="test", company_id="shop", goals=("hear about offers",))
+    request, goals = "Please call Summit Stores for me: hear about offers.", ("hear about offers",)
+    shop = dataclasses.replace(tasks[0], split="test", company_id="shop", request=request, goals=goals)
     return dataclasses.replace(tiny, tasks=(*tasks, shop))
 
 
@@ -108,6 +102,9 @@ def test_what_is_expected_by_hand_is_what_the_csr_says(world, situation):
     *_, said = stage(world, situation)
     assert gist(said) == situation.expected
     assert DEPARTMENT_OF_GOAL[situation.goal] in {d.name for d in company(world, situation).departments}
+    asked, listed = stage(world, situation, reasons=False)
+    assert gist(listed) == situation.expected
+    assert goals_in(asked.request) == (situation.goal,) and asked.request.endswith(situation.circumstances or ".")
 
 
 def company(world, situation):
@@ -136,6 +133,37 @@ def test_the_situations_cover_every_answer_industry_and_kind_of_company(world):
             )
 
 
+def test_the_situations_cover_what_circumstances_change(world):
+    """A field, a field that is demanded anyway, a department first, exceptions; nobody serves instead in this world."""
+    said = {s.name: circumstances_in(s.circumstances) for s in SITUATIONS}
+    assert all(bool(said[s.name]) == bool(s.circumstances) for s in SITUATIONS)
+    assert {len(names) for names in said.values()} == {0, 1, 2}
+    assert {name for names in said.values() for name in names} == set(list(CIRCUMSTANCES)[:4])
+    held_out = [kind.said[-1] for kind in CIRCUMSTANCES.values()]
+    assert not [s.name for s in SITUATIONS if any(phrase in s.circumstances for phrase in held_out)]
+    kinds = {world.variation(company(world, s).company_id) for s in SITUATIONS if s.circumstances}
+    assert kinds == {"typical", "extra", "different"}
+    effects = [world.effects[company(world, s).company_id][name] for s in SITUATIONS for name in said[s.name]]
+    assert any(effect.first for effect in effects) and any(effect.field for effect in effects)
+    assert not [effect for known in world.effects.values() for effect in known.values() if effect.instead]
+
+
+def test_circumstances_decide_what_is_expected(world):
+    """Without them the CSR would say something else, but where the circumstance demands what is demanded anyway."""
+    for s in SITUATIONS:
+        if s.circumstances and s.before == ():
+            _, said = stage(world, dataclasses.replace(s, circumstances=""))
+            assert (gist(said) == s.expected) == ("demanded anyway" in s.name), s.name
+
+
+def test_a_situation_gives_reasons_where_its_run_does(world):
+    reasons = CIRCUMSTANCES["joint_account"].because
+    situation = next(s for s in SITUATIONS if s.name == "a circumstance demands a field")
+    for explains in (True, False):
+        _, said = stage(world, situation, explains)
+        assert any(reason in said for reason in reasons) == explains
+
+
 def test_gist_is_the_meaning_and_not_the_wording():
     assert gist(missing("last_4_cc", "account_number")) == "auth_failed: account_number, last_4_cc"
     assert gist(reply("routing_violation", "Loans, hi! Try Billing first.")) == "routing_violation: Billing"
@@ -147,8 +175,11 @@ def test_a_staged_situation_says_what_happened_and_not_what_is_true(world):
     by_name = {s.name: s for s in SITUATIONS}
     asked, _ = stage(world, by_name["the other department has served"])
     state = PhoneKnowledge(world).state(asked.request, asked.turns)
-    assert "Please call Mosaic Bank for me: report a fraud." in state
-    assert 'make_phone_call 800-555-8882 success. Collected Auth: ["account_number", "last_4_ssn"]' in state
+    assert state.startswith("Please call Vertex Outfitters for me: report a fraud. Step 4. ")
+    said = read_reply(asked.turns[-1].observation)[0], json.loads(asked.turns[-1].observation)["message"]
+    assert said[0] == "success"
+    collected = 'Collected Auth: ["account_number", "last_4_ssn"]'
+    assert f"make_phone_call 800-555-9651 success ({said[1]}). {collected}" in state
     given = asked.call.arguments["auth_info"]
     assert list(given) == ["account_number", "last_4_ssn"] and not any(value in state for value in given.values())
     asked, _ = stage(world, by_name["a field is unavailable"])
@@ -156,6 +187,10 @@ def test_a_staged_situation_says_what_happened_and_not_what_is_true(world):
     assert asked.turns[-1].action.arguments["fields"] == ["account_number", "last_4_cc", "email"]
     asked, _ = stage(world, by_name["one value is made up"])
     assert asked.call.arguments["auth_info"]["account_number"] == "0"
+    asked, _ = stage(world, by_name["two circumstances"])
+    assert asked.request == (
+        "Please call Unity Wireless for me: claim outage credit. I am out of the country. A large sum is at stake."
+    )
 
 
 def test_a_situation_is_right_when_its_gist_is(codec, world):
@@ -171,8 +206,11 @@ def test_a_situation_is_right_when_its_gist_is(codec, world):
 
 
 def test_situations_of_another_world_are_refused(codec, world):
-    with pytest.raises(RunError, match="are about world 0, this run was trained in world 3"):
+    about = "are about world 0 with 4 kinds of circumstances, this run was trained in world"
+    with pytest.raises(RunError, match=f"{about} 3 with 4; its other tables are written"):
         situation_rows(subject(codec, world, env=EnvConfig(world_seed=3)))
+    with pytest.raises(RunError, match=f"{about} 0 with 2"):
+        situation_rows(subject(codec, world, env=EnvConfig(circumstances=2)))
 
 
 # --- replies ---------------------------------------------------------------------------------
@@ -225,6 +263,16 @@ def test_said_anew_means_the_same_in_other_words(codec, world):
     assert 0.3 < sum(c.said_anew != c.example.reply for c in calls) / len(calls) < 1
 
 
+def test_calls_are_answered_as_in_the_run(codec, world):
+    """Also those of scripted callers, and when they are said anew: with reasons, or as lists."""
+    reasons = [reason for kind in CIRCUMSTANCES.values() for reason in kind.because]
+    for replies in ("reasons", "list"):
+        calls = played_calls(subject(codec, world, calling_policy(world), tasks=10, replies=replies))
+        for texts in ([c.example.reply.lower() for c in calls], [c.said_anew.lower() for c in calls]):
+            explained = {c.caller for c, text in zip(calls, texts, strict=True) if any(r in text for r in reasons)}
+            assert explained == (set() if replies == "list" else {OWN, "random form", "wanderer"})
+
+
 def test_every_token_of_a_reply_is_scored_given_the_true_ones(codec, toy_path):
     """Against all logits of a forward pass, position by position."""
     model = load_base(toy_path).eval()
@@ -266,53 +314,80 @@ def test_episodes_know_the_department_of_their_only_goal(codec, bank):
 
 
 def by_the_number(world):
-    """A world model that is never wrong about the department that is called."""
-    listed = {d.phone: world.rules[c.company_id, d.name] for c in world.companies.values() for d in c.departments}
+    """A world model that knows what every department demands, and nothing of the way."""
+    listed = {d.phone: (c.company_id, d.name) for c in world.companies.values() for d in c.departments}
 
     def answer(text, number):
-        called = re.findall(r"\d{3}-\d{3}-\d{4}", text)[-1]
-        return missing(*listed[called].required, department=listed[called].department)
+        company_id, department = listed[re.findall(r"\d{3}-\d{3}-\d{4}", text)[-1]]
+        required = world.demands(company_id, (), circumstances_in(text)).of[department].required
+        return missing(*required, department=department) if required else reply("success", f"{department}. Done.")
 
     return answer
 
 
+CS, FRAUD = "Customer Service", "Fraud Department"
+WANTED = {  # what an empty-handed caller is answered in the hand-made world, once whoever comes first has served
+    CS: "auth_failed: account_number, last_4_ssn",
+    FRAUD: "auth_failed: account_number, last_4_ssn, last_4_cc",
+    "Billing": "auth_failed: account_number, billing_zip",
+    "Loans": "auth_failed: name, date_of_birth",
+    "Sales": "success",
+}
+CALLS = [  # all calls on the ways of its tasks
+    ("bill", "Billing"),
+    ("fraud", FRAUD),  # is called too early, and sends the caller to Customer Service
+    ("fraud", CS),
+    ("fraud", FRAUD),
+    ("loan", "Loans"),
+    ("offer", "Sales"),
+    ("two", "Billing"),
+    ("two", CS),
+    ("bill", "Sales"),  # of the shop
+]
+
+
 def test_a_world_model_that_goes_by_the_number(codec, bank):
+    """Sure of itself, also where it is wrong: it knows of no department that wants another one first."""
     rows = rule_rows(subject(codec, bank, by_the_number(bank)), samples=3)
-    assert {r["department"]: r["truth"] for r in rows} == BANK
-    assert all(r["greedy"] == r["answer"] == r["truth"] and r["confidence"] == 1 for r in rows)
-    assert [(r["other"], r["other_called"], r["other_wanted"]) for r in rows] == [
-        ("Billing", 1, 0),
-        ("Customer Service", 1, 0),
-        ("Customer Service", 1, 0),
-    ]
-    assert {(r["split"], r["company_id"]) for r in rows} == {("validation", "bank")}
+    assert [(r["task_id"], r["department"]) for r in rows] == CALLS
+    truths = [WANTED[department] for _, department in CALLS]
+    assert [r["greedy"] for r in rows] == [r["answer"] for r in rows] == truths
+    truths[1] = f"routing_violation: {CS}"
+    assert [r["truth"] for r in rows] == truths and all(r["confidence"] == 1 for r in rows)
+    others = [(r["other"], r["other_called"], r["other_wanted"]) for r in rows]
+    early = (FRAUD, 0, 0)  # who is called instead of Customer Service would send the caller back
+    assert others == [(CS, 1, 0), (CS, 1, 0), early, (CS, 1, 0), (CS, 1, 0), (CS, 1, 0), (CS, 1, 0), early, ("", 1, 1)]
+    assert [(r["split"], r["company_id"]) for r in rows] == [("validation", "bank")] * 8 + [("test", "shop")]
 
 
 def test_a_world_model_that_goes_by_what_the_user_wants(codec, bank):
+    """It answers for the department of the first goal, whoever is called: right where that one is called in time."""
+
     def answer(text, number):
-        department = next(DEPARTMENT_OF_GOAL[g] for k in DEPARTMENTS.values() for g in k.goals if g in text)
-        return missing(*BANK[department].split())
+        wanted = WANTED[DEPARTMENT_OF_GOAL[goals_in(text)[0]]]
+        return reply("success", "Done.") if wanted == "success" else missing(*wanted.split(": ")[1].split(", "))
 
     rows = rule_rows(subject(codec, bank, answer), samples=1)
-    assert all(r["greedy"] == r["truth"] and not r["other_called"] and r["other_wanted"] for r in rows)
+    right = [r["greedy"] == r["truth"] for r in rows]
+    assert right == [True, False, False, True, True, True, True, False, True]
+    alone = rows[-1]  # the shop has one department only
+    assert all(
+        (r["other_called"], r["other_wanted"]) == (0, 1) for r in rows if r["greedy"] == r["truth"] and r != alone
+    )
+    assert alone["other"] == "" and [r["other"] for r in rows].count("") == 1
 
 
 def test_confidence_is_the_share_of_samples_that_agree(codec, bank):
     """Of each question's four samples two name the email address, one nothing; the department does not matter."""
     samples = [missing("email"), missing("name"), missing("email"), "gibberish"]
-    drawn = lambda text, number: samples[(number - 3) % 4] if 3 <= number < 15 else missing("last_4_cc")  # noqa: E731
+    drawn = lambda text, number: samples[(number - 8) % 4] if 8 <= number < 40 else missing("last_4_cc")  # noqa: E731
     examined = subject(codec, bank, drawn)
     rows = rule_rows(examined, samples=4)
-    assert [(r["answer"], r["confidence"], r["greedy"]) for r in rows] == [("email", 0.5, "last_4_cc")] * 3
-    assert [p.temperature for p in examined.player.engine.prompts] == [0.0] * 3 + [1.0] * 12 + [0.0] * 3
-
-
-def test_nobody_else_to_ask_about(codec, bank):
-    """A company with one demanding department has no other goal to ask for."""
-    rules = {k: dataclasses.replace(r, required=()) if k != ("bank", "Loans") else r for k, r in bank.rules.items()}
-    alone = dataclasses.replace(bank, rules=rules)
-    [row] = rule_rows(subject(codec, alone, by_the_number(alone)), samples=1)
-    assert (row["department"], row["other"]) == ("Loans", "")
+    email, card = "auth_failed: email", "auth_failed: last_4_cc"
+    found = [(r["answer"], r["confidence"], r["greedy"]) for r in rows]
+    assert found == [(email, 0.5, card)] * 8 + [(card, 1.0, card)]
+    asked = [0.0] * 8 + [1.0] * 32 + [0.0] * 8 + [0.0] + [1.0] * 4 + [0.0]
+    assert [p.temperature for p in examined.player.engine.prompts] == asked
 
 
 # --- a run folder ----------------------------------------------------------------------------
@@ -335,8 +410,8 @@ def run(make_config, toy_adapters, tmp_path_factory):
 
 
 def test_a_run_is_probed_once(run, monkeypatch):
-    rules = PhoneKnowledge.rules
-    monkeypatch.setattr(PhoneKnowledge, "rules", lambda self, split: rules(self, split)[:12])
+    steps = PhoneKnowledge.steps
+    monkeypatch.setattr(PhoneKnowledge, "steps", lambda self, split: steps(self, split)[:12])
     tables = probe(run, tasks=1, samples=2)
     assert list(tables) == ["episodes", "replies", "rules", "situations"]
     assert all((run / f"probing_{name}.csv").exists() and len(table) for name, table in tables.items())

@@ -44,15 +44,16 @@ def reply(model: str, category: str, right: int, nats: float, words=("a b c d e"
     return row | rest
 
 
-def rule(department: str, truth: str, greedy: str, answer: str, confidence: float, **rest) -> dict:
+def rule(task_id: str, department: str, truth: str, greedy: str, answer: str, confidence: float, **rest) -> dict:
+    """A call and its answers: fields that are asked for, "" for anything else."""
+    asked = {"truth": truth, "greedy": greedy, "answer": answer}
     row = {
         "split": "validation",
+        "task_id": task_id,
         "company_id": "c0",
         "department": department,
         "variation": "typical",
-        "truth": truth,
-        "greedy": greedy,
-        "answer": answer,
+        **{name: f"auth_failed: {fields}" if fields else "success" for name, fields in asked.items()},
         "confidence": confidence,
         "other": "Loans",
         "other_called": 0,
@@ -61,9 +62,15 @@ def rule(department: str, truth: str, greedy: str, answer: str, confidence: floa
     return row | rest
 
 
+def episode(task_id: str, department: str, success: int) -> dict:
+    where = {"split": "validation", "task_id": task_id, "level": 1, "company_id": "c0"}
+    return {**where, "department": department, "success": success}
+
+
 def tables(seed: int) -> dict[str, list[dict]]:
     """Seed 1 is wrong where seed 0 is right about a refusal, and less sure of its rules."""
     wrong = "a b c d f" if seed else "a b c d e"
+    loans = {"other_called": 1, "other_wanted": 0}
     return {
         "replies": [
             reply("world model", "auth_failed", 1 - seed, 10 * math.log(2), ("a b c d e", wrong, "a b c d f")),
@@ -73,14 +80,17 @@ def tables(seed: int) -> dict[str, list[dict]]:
             reply("world model", "success", 1, 1.0, split="validation"),
         ],
         "rules": [
-            rule("Billing", "email", "email", "email", 1.0),
-            rule("Loans", "email name", "email", "email", 1.0, variation="extra", other_called=1, other_wanted=0),
-            rule("Claims", "name", "name email", "name", 0.5, other="", other_wanted=0),
-            rule("Billing", "name", "", "name" if seed else "", 0.25, split="test", company_id="c1"),
+            rule("v0", "Billing", "email", "email", "email", 1.0),
+            rule("v1", "Billing", "email", "email", "email", 1.0),
+            rule("v2", "Loans", "last_4_cc, email", "email", "email", 1.0, variation="extra", **loans),
+            rule("v3", "Claims", "name", "name, email", "name", 0.5, other="", other_wanted=0),
+            rule("t0", "Billing", "name", "", "name" if seed else "", 0.25, split="test", company_id="c1"),
         ],
         "episodes": [
-            {"split": "validation", "task_id": "v", "level": 1, "company_id": "c0", "department": name, "success": won}
-            for name, won in [("Billing", 1), ("Billing", 1 - seed), ("Loans", 0), ("Claims", 1), ("", 1)]
+            episode(f"v{i}", name, won)
+            for i, (name, won) in enumerate(
+                [("Billing", 1), ("Billing", 1 - seed), ("Loans", 0), ("Claims", 1), ("", 1)]
+            )
         ],
         "situations": [
             {
@@ -158,28 +168,28 @@ def test_examples_are_the_first_of_each_category_at_new_companies(runs):
 # --- rules and confidence --------------------------------------------------------------------
 
 
-def test_exact_fields_and_whose_fields_they_are(runs):
+def test_exact_answers_and_whose_answers_they_are(runs):
     table = probing_figures.rule_table(runs).set_index(["companies", "rules"])
     known = table.loc[(KNOWN, "all")]
-    assert known[["departments", "exact fields"]].tolist() == [3, pytest.approx(1 / 3)]
-    other = ["other goal: fields of the called", "other goal: fields of the wanted"]
-    assert known[other].tolist() == [0.5, 0.5]  # Claims has nobody beside it
-    assert table.loc[(KNOWN, "extra"), ["exact fields", *other]].tolist() == [0, 1, 0]
-    assert table.loc[(NEW, "all"), "exact fields"] == 0
+    assert known[["calls", "exact answers"]].tolist() == [4, pytest.approx(2 / 4)]
+    other = ["another department: its own answer", "another department: that of the first"]
+    assert known[other].tolist() == pytest.approx([1 / 3, 2 / 3])  # Claims has nobody beside it
+    assert table.loc[(KNOWN, "extra"), ["exact answers", *other]].tolist() == [0, 1, 0]
+    assert table.loc[(NEW, "all"), "exact answers"] == 0
 
 
 def test_calibration_by_hand(runs):
-    """Known: two answers at confidence 1, one of them right, and one right at 0.5. New: seed 1 is right at 0.25."""
+    """Known: three answers at confidence 1, two of them right, and one right at 0.5. New: seed 1 is right at 0.25."""
     table = probing_figures.calibration_table(runs).set_index("companies")
-    expected = 2 / 3 * 0.5 + 1 / 3 * 0.5
+    expected = 3 / 4 * (1 - 2 / 3) + 1 / 4 * 0.5
     assert table.loc[KNOWN, "calibration error"] == pytest.approx(expected)
-    assert table.loc[KNOWN, ["confidence", "accuracy"]].tolist() == pytest.approx([5 / 6, 2 / 3])
+    assert table.loc[KNOWN, ["confidence", "accuracy", "calls"]].tolist() == pytest.approx([3.5 / 4, 3 / 4, 4])
     assert table.loc[NEW, ["low", "calibration error", "high"]].tolist() == [0.25, 0.5, 0.75]
 
 
 def test_reliability_pools_the_seeds(runs):
     known, new = probing_figures.reliability_figure(runs).axes
-    assert points_of(known) == [(0.5, 1.0), (1.0, 0.5)]
+    assert points_of(known) == [(0.5, 1.0), (1.0, pytest.approx(2 / 3))]
     assert points_of(new) == [(0.25, 0.5)]
 
 
@@ -266,11 +276,28 @@ def test_success_by_what_the_world_model_names(runs):
     assert by_name.loc["anything else", ["tasks", "success"]].tolist() == [0.25, 0.0]
 
 
-@pytest.mark.parametrize("named", ["name", "name email order_number"])  # right, and two fields more
-def test_what_never_happens_has_no_success_rate(runs, named):
+@pytest.mark.parametrize("way", [["routing_violation: Sales", "auth_failed: email"], ["success"], ["success"] * 2])
+def test_where_more_has_to_be_known_what_is_named_decides_nothing(runs, way):
+    """Somebody sends the caller elsewhere, or nothing is required: such a task is left out."""
+    before = probing_figures.follow_table(runs)
+    for folder in runs["arm"]:
+        for name, rows in (
+            ("episodes", [episode("v9", "Loans", 1)]),
+            ("rules", [rule("v9", "Loans", "", "email", "email", 1.0) | {"truth": truth} for truth in way]),
+        ):
+            path = folder / f"probing_{name}.csv"
+            pd.concat([pd.read_csv(path), pd.DataFrame(rows)]).to_csv(path, index=False)
+    pd.testing.assert_frame_equal(probing_figures.follow_table(runs), before)
+
+
+@pytest.mark.parametrize(
+    "answer", ["auth_failed: name", "auth_failed: name, email, order_number", "success: name, email"]
+)
+def test_what_never_happens_has_no_success_rate(runs, answer):
+    """Right, two fields more, and another answer that names one field more."""
     for folder in runs["arm"]:
         path = folder / "probing_rules.csv"
-        path.write_text(path.read_text().replace("name email", named))
+        path.write_text(path.read_text().replace("auth_failed: name, email", answer))
     table = probing_figures.follow_table(runs).set_index("the world model names")
     row = table.loc["that and one field more"]
     assert (row["tasks"], row["seeds"]) == (0, 0) and math.isnan(row["success"])

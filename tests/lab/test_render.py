@@ -42,25 +42,25 @@ class Page(HTMLParser):
 
 @pytest.fixture
 def rows(codec, make_rollout):
-    """A group of two fates, its first rollout with imagined tokens, and a group in which both fail."""
+    """A group of two fates, its first rollout with a note, and a group in which both fail."""
 
     def row(action: str, answer: str, **facts):
         pieces = [codec.encode(text) for text in ("<|task|>Please & thank you<|/task|>", action, answer)]
         return make_rollout(*pieces, turns=[Turn(Call("auth_info_form", {}), answer, "declined")], **facts)
 
     first = row("<script>alert('x')</script>", "<|obs|>no<|/obs|>", success=True, task_id="train-<1>")
-    imagined = codec.encode("<|imagine|>maybe<|/imagine|>")
-    first.tokens, first.roles = first.tokens + imagined, first.roles + [int(Role.IMAGINED)] * len(imagined)
+    note = codec.note("memory", codec.reply("maybe"))
+    first.tokens, first.roles = first.tokens + note, first.roles + [int(Role.NOTE)] * len(note)
     return [first, row("b", "c", task_id="train-<1>"), *[row("d", "e", group=1, stop=StopReason.MALFORMED)] * 2]
 
 
 def test_every_token_is_shown_under_its_role(codec, rows):
     page = Page(rollouts_html(codec, rows[:2], [1.0, -1.0]))
     shown = [tuple(mark) for mark in page.marks[len(Role) :]]
-    number = [len(codec.encode(t)) for t in ("<|task|>Please & thank you<|/task|>", "<|imagine|>maybe<|/imagine|>")]
+    number = [len(codec.encode("<|task|>Please & thank you<|/task|>")), rows[0].roles.count(Role.NOTE)]
     assert shown[0] == ("prompt", f"prompt {number[0]}", " <|task|>Please & thank you<|/task|>")
     assert shown[1][0] == "action" and shown[1][2] == " <script>alert('x')</script>"
-    assert shown[3] == ("imagined", f"imagined {number[1]}", " <|imagine|>maybe<|/imagine|>")
+    assert shown[3] == ("note", f"note {number[1]}", " <|note|>memory: maybe<|/note|>")
     text = "".join(text.removeprefix(" ") for _, _, text in shown[:4])
     assert text == codec.decode(rows[0].tokens)
 

@@ -77,6 +77,21 @@ def test_learnability_figure_draws_the_median_over_seeds():
     assert "median of 3 seeds" in fig.axes[1].get_legend().get_texts()[0].get_text()
 
 
+def test_dial_figure_draws_the_mean_over_worlds():
+    rows = [
+        {"circumstances": dial, "world": world, "heard": heard, "teller": "table", "split": split, "right": right}
+        for split in reading.SPLIT_NAMES
+        for heard in (80, 320)
+        for world in (100, 101)
+        for dial, right in ((0, 0.8 + world / 1000), (4, 0.4))
+    ]
+    known, more, new, _ = figures.dial_figure(rows).axes
+    assert known.get_lines()[0].get_xydata().tolist() == [[0, pytest.approx(0.9005)], [4, 0.4]]
+    assert known.get_title() == "known companies (validation), 80 calls heard" and "320" in more.get_title()
+    assert new.get_title().startswith("new") and [t.get_text() for t in new.get_xticklabels()] == ["0", "4"]
+    assert [text.get_text() for text in more.get_legend().get_texts()] == ["table"]
+
+
 def test_results_without_runs_carry_the_facts(tmp_path):
     facts = {"world_seed": 3}
     path = report.save_figure(figures.reference_figure(ROWS), tmp_path / "sub" / "01_x", facts=facts)

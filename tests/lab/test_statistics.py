@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
-from scipy.stats import spearmanr, trim_mean
+from scipy.stats import spearmanr
 
 from lfo.lab.statistics import (
     ENOUGH_RUNS,
+    NOTHING,
+    REFUTED,
+    SUPPORTED,
+    UNDECIDED,
     Arrival,
     Estimate,
+    arrival,
     bootstrap_interval,
     calibration_error,
-    interquartile_mean,
     kaplan_meier_median,
     median,
-    median_tasks,
-    paired_difference,
     pass_hat_k,
     spearman,
-    speedup,
     tasks_to_threshold,
+    together,
     verdict,
 )
 from lfo.proportions import wilson
@@ -61,55 +64,31 @@ def test_calibration_error_by_hand():
     assert calibration_error([0.75], [False]) == 0.75
 
 
-# --- over seeds ------------------------------------------------------------------------------
+# --- over runs -------------------------------------------------------------------------------
 
 
-def test_median_of_few_seeds_spans_them_all():
+def test_median_of_few_runs_spans_them_all():
     """Of 5 seeds the smallest is the resampled median in 5.8% of the cases (three draws or more): over 2.5%."""
     one = median([0.5, 0.1, 0.9, 0.3, 0.7])
     assert (one.value, one.low, one.high, one.n) == (0.5, 0.1, 0.9, 5)
     assert median([0.5, 0.1, 0.9, 0.3, 0.7]) == one  # drawn anew, and the same
 
 
-def test_median_of_many_seeds_is_narrower():
+def test_median_of_many_runs_is_narrower():
     many = median([i / 20 for i in range(21)])
     assert many.value == 0.5 and 0 < many.low < 0.5 < many.high < 1
 
 
-def test_one_seed_has_no_interval():
+def test_one_run_has_no_interval():
     one = median([0.4])
     assert (one.value, one.n) == (0.4, 1) and math.isnan(one.low) and math.isnan(one.high)
+    assert median([]) == NOTHING
 
 
 def test_resamples_without_a_value_are_left_out():
     """Both drawn alike: no value. Otherwise always 2."""
-    assert bootstrap_interval([[1, 3]], lambda x: math.nan if x[0] == x[1] else x.mean()) == (2, 2)
-    assert all(map(math.isnan, bootstrap_interval([[1, 3]], lambda x: math.nan)))
-
-
-def test_unpaired_samples_are_drawn_apart_and_paired_ones_together():
-    sample = [0.0, 10.0]
-    assert bootstrap_interval([sample, sample], lambda a, b: (a - b).mean(), paired=True) == (0, 0)
-    assert bootstrap_interval([sample, sample], lambda a, b: (a - b).mean()) == (-10, 10)
-
-
-def test_interquartile_mean_pools_the_strata_and_resamples_within():
-    """Of eight scores the lowest two and the highest two are left out; an outlier does not count."""
-    easy, hard = [0.8, 0.9, 1.0, 0.7], [0.1, 0.2, 0.3, -99.0]
-    both = interquartile_mean([easy, hard])
-    assert both.value == pytest.approx((0.2 + 0.3 + 0.7 + 0.8) / 4) == pytest.approx(trim_mean(easy + hard, 0.25))
-    assert both.n == 4 and both.low < both.value < both.high
-    apart = interquartile_mean([[0.0] * 4, [1.0] * 4])
-    assert (apart.value, apart.low, apart.high) == (0.5, 0.5, 0.5)  # pooled draws would stray from one half
-
-
-def test_seeds_pair_the_arms():
-    """Differences 0.1, 0.1, 0.2 although both arms vary far more; seeds of one arm alone are left out."""
-    difference = paired_difference({0: 0.2, 1: 0.6, 2: 1.0, 7: 9.0}, {2: 0.8, 1: 0.5, 0: 0.1, 8: -9.0})
-    assert difference.n == 3
-    assert (difference.value, difference.low, difference.high) == pytest.approx((0.1, 0.1, 0.2))
-    with pytest.raises(ValueError, match="no seed in common; train both with the same seeds to pair them"):
-        paired_difference({0: 1.0}, {1: 1.0})
+    assert bootstrap_interval([1, 3], lambda x: math.nan if x[0] == x[1] else x.mean()) == (2, 2)
+    assert all(map(math.isnan, bootstrap_interval([1, 3], lambda x: math.nan)))
 
 
 def test_spearman_by_hand():
@@ -142,6 +121,12 @@ def test_a_verdict_needs_an_interval_on_one_side_and_enough_runs(low, high, n, e
     assert verdict(Estimate(0.5, low, high, n)) == expected
 
 
+def test_parts_make_a_whole():
+    assert together([SUPPORTED, SUPPORTED]) == SUPPORTED
+    assert together([SUPPORTED, UNDECIDED]) == UNDECIDED
+    assert together([SUPPORTED, UNDECIDED, REFUTED]) == REFUTED
+
+
 def test_what_never_varies_has_no_correlation():
     assert math.isnan(spearman([1, 2, 3], [5, 5, 5], runs="abc").value)
 
@@ -149,14 +134,21 @@ def test_what_never_varies_has_no_correlation():
 # --- tasks to a threshold --------------------------------------------------------------------
 
 
-def test_tasks_to_threshold_is_the_first_time():
+def test_tasks_to_threshold_are_the_first_of_two_in_a_row():
     tasks, success = [0, 40, 80, 120], [0.1, 0.7, 0.5, 0.9]
     assert tasks_to_threshold(tasks, success, 0.5) == Arrival(40, True)
-    assert tasks_to_threshold(tasks, success, 0.7) == Arrival(40, True)  # reached is reached, also if only once
-    assert tasks_to_threshold(tasks, success, 0.9) == Arrival(120, True)
+    assert tasks_to_threshold(tasks, success, 0.7) == Arrival(120, True)  # 0.7 at 40 was not followed by another
+    assert tasks_to_threshold(tasks, success, 0.9) == Arrival(120, True)  # nothing follows the last one
     assert tasks_to_threshold(tasks, success, 0.95) == Arrival(120, False)  # censored at what it was given
     assert tasks_to_threshold(tasks, success, 0.0) == Arrival(0, True)
     assert Arrival(120, False).value == math.inf and Arrival(120, True).value == 120
+
+
+def test_arrivals_of_many_resamples_at_once():
+    """A column per resample: at once, from 40 on, once and no more, never; and what is there but for rounding."""
+    success = np.array([[0.8, 0.1, 0.1, 0.1], [0.8, 0.8, 0.8, 0.1], [0.1, 0.8, 0.1, 0.1]])
+    assert arrival([0, 40, 80], success, 0.7).tolist() == [0, 40, math.inf, math.inf]
+    assert arrival([0, 40], [0.0, 0.1 + 0.2], 0.3) == arrival([0, 40], [0.0, 0.3 - 1e-12], 0.3) == 40
 
 
 @pytest.mark.parametrize(
@@ -184,38 +176,6 @@ def test_kaplan_meier_on_the_leukaemia_trial():
     treated = arrivals(6, 6, 6, 7, 10, 13, 16, 22, 23, never=(6, 9, 10, 11, 17, 19, 20, 25, 32, 32, 34, 35))
     placebo = arrivals(1, 1, 2, 2, 3, 4, 4, 5, 5, 8, 8, 8, 8, 11, 11, 12, 12, 15, 17, 22, 23)
     assert (kaplan_meier_median(treated), kaplan_meier_median(placebo)) == (23, 8)
-
-
-def test_the_interval_of_a_median_may_reach_beyond_the_budget():
-    estimate = median_tasks(arrivals(80, 120, 160, 200, never=(400,)))
-    assert (estimate.value, estimate.low, estimate.high, estimate.n) == (160, 80, math.inf, 5)
-
-
-def test_speedup_of_runs_that_all_arrive():
-    ratio = speedup(arrivals(400, 500, 600), arrivals(100, 100, 100))
-    assert (ratio.value, ratio.at_least, ratio.low, ratio.high, ratio.n) == (5, 5, 4, 6, 3)
-
-
-def test_a_censored_baseline_gives_a_lower_bound():
-    """Ours needs 100 tasks. The baseline never arrives within 400: at least four times, and nobody knows how many."""
-    ratio = speedup(arrivals(never=(400,) * 5), arrivals(*[100] * 5))
-    assert (ratio.value, ratio.at_least, ratio.low, ratio.high) == (math.inf, 4, 4, math.inf)
-
-
-def test_one_late_arrival_pulls_the_lower_bound_down():
-    """The resampled median of (300, 300, never, never, never) is 300 often enough to count."""
-    ratio = speedup(arrivals(300, 300, never=(400,) * 3), arrivals(*[100] * 5))
-    assert (ratio.value, ratio.at_least, ratio.low) == (math.inf, 4, 3)
-
-
-def test_our_own_budget_bounds_the_ratio_from_above():
-    ratio = speedup(arrivals(*[200] * 3), arrivals(never=(400,) * 3))
-    assert (ratio.value, ratio.at_least, ratio.low, ratio.high) == (0, 0, 0, 0.5)
-
-
-def test_two_arms_that_never_arrive_cannot_be_compared():
-    ratio = speedup(arrivals(never=(400,) * 3), arrivals(never=(400,) * 3))
-    assert math.isnan(ratio.value) and (ratio.at_least, ratio.low, ratio.high) == (0, 0, math.inf)
 
 
 def test_pass_hat_k_by_hand():

@@ -68,6 +68,31 @@ def test_arms_are_named_sets_of_settings(base_config, tmp_path):
     assert by_arm(runs) == {a: [Path(f"out/{a}/seed{s}") for s in (3, 4)] for a in ("plain", "wide", "other")}
 
 
+def test_arms_in_several_worlds(base_config, tmp_path):
+    """Every arm in every world with every seed, first seeds first; the world is in the folder's name."""
+    (tmp_path / "arms.yaml").write_text(
+        f"config: {base_config[1]}\nworlds: [1, 2]\nseeds: [0, 5]\narms: {{plain: {{}}, wide: {{policy.tis_cap: 0.3}}}}\n"
+    )
+    runs = read_grid(tmp_path / "arms.yaml", "out")
+    assert list(runs)[:3] == [
+        Path(f"out/{name}") for name in ("plain/world1-seed0", "wide/world1-seed0", "plain/world2-seed0")
+    ]
+    found = {(c.name, c.env.world_seed, c.seed) for c in runs.values()}
+    assert found == {(arm, world, seed) for arm in ("plain", "wide") for world in (1, 2) for seed in (0, 5)}
+    assert {arm: len(folders) for arm, folders in by_arm(runs).items()} == {"plain": 4, "wide": 4}
+
+
+def test_the_science_is_in_worlds_that_nothing_else_uses(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    science = read_grid("configs/science.yaml", "out")
+    assert {config.env.world_seed for config in science.values()} == {1, 2, 3, 4, 5}
+    assert {len(folders) for folders in by_arm(science).values()} == {15}, "five runs or more decide something"
+    others = [p for p in (ROOT / "configs").glob("*.yaml") if p.stem.startswith(("tuning", "ablation"))]
+    worlds = {config.env.world_seed for path in others for config in read_grid(path, "out").values()}
+    assert not worlds & {1, 2, 3, 4, 5}
+    assert len({dataclasses.replace(config, name="") for config in science.values()}) == len(science)
+
+
 def test_an_arm_may_have_no_world_model_and_old_names_are_read(base_config, tmp_path):
     """What is fixed about the world model makes one; an arm may take it away again."""
     (tmp_path / "arms.yaml").write_text(
@@ -174,7 +199,9 @@ def test_the_command_trains_arms_and_sums_them_up(base_config, tmp_path, in_proc
     out = tmp_path / "out"
     assert main(["sweep", "--grid", str(tmp_path / "arms.yaml"), "--out", str(out)]) == 0
     assert [folder for folder, _ in in_process] == [out / "plain" / "seed0", out / "wide" / "seed0"]
-    assert set(pd.read_csv(out / "summary.csv")["arm"]) == {"plain", "wide"}
+    table = pd.read_csv(out / "summary.csv")
+    assert set(table["arm"]) == {"plain", "wide"} and {"success", "area", "tasks_to_70"} == set(table["metric"])
+    assert set(table["split"]) == {"validation"} and set(table["runs"]) == {1}
     assert capsys.readouterr().out.endswith(f"wrote {out / 'summary.csv'}\n")
 
 

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections import Counter
 from types import SimpleNamespace
 
 import pytest
 
-from lfo.couplings import Imagine, Plain
-from lfo.envs.phone import callers
-from lfo.envs.phone.knowledge import empty_handed
+from lfo.couplings import Imagine, Noted, Plain, Truth
+from lfo.envs.phone import PhoneEnvironment, Rules, callers
+from lfo.envs.phone.knowledge import PhoneKnowledge
 from lfo.envs.phone.phrasings import read_reply
 from lfo.envs.phone.tools import FORM
-from lfo.envs.phone.vocabulary import FIELDS
-from lfo.envs.phone.world import LEVELS, needed_fields
+from lfo.envs.phone.vocabulary import CIRCUMSTANCES, FIELDS
+from lfo.envs.phone.world import LEVELS
 from lfo.lab import transfer
-from lfo.lab.told import Told
-from lfo.lab.transfer import CONDITIONS, TELLERS, measure, measure_told, usual_demands
+from lfo.lab.told import told_as_in, usual_world
+from lfo.lab.transfer import CONDITIONS, TELLERS, measure, measure_told
 from lfo.lab.transfer_tables import TRANSFER
 from lfo.runs import RunError, RunFolder
+from lfo.text.codec import Codec
 from lfo.types import Call, Turn
 
 
@@ -27,7 +29,7 @@ from lfo.types import Call, Turn
 def run(make_config, base_path, base_adapters, tmp_path_factory):
     """A run folder with untrained adapters on the embedded base."""
     settings = {"model.base": str(base_path), "world_model.coupling": "imagine"}
-    short = {"rollout.max_action_tokens": 48, "rollout.max_tokens": 300}
+    short = {"rollout.max_action_tokens": 48, "rollout.max_tokens": 600}
     folder = RunFolder(tmp_path_factory.mktemp("run"))
     folder.begin(make_config(**settings, **short))
     shutil.copytree(base_adapters["policy"].parent, folder.version(1))
@@ -57,7 +59,7 @@ def test_what_a_form_requests_beside_what_the_task_needs(world):
         outcome = transfer._outcome(world, row)
         assert outcome["needed"] == outcome["requested"] == outcome["useful"] and outcome["success"]
     task = world.split("test", (2,))[0]
-    needed = needed_fields(world.rules, task.company_id, task.goals)
+    needed = world.demands_of(task).needed()
     other = next(f for f in FIELDS if f not in needed)
     turns = [Turn(Call(FORM, {"fields": [other, needed[0]]}), "{}", "ok")]
     row = SimpleNamespace(task_id=task.task_id, turns=turns, success=False)
@@ -104,13 +106,13 @@ def test_episodes_by_what_the_policy_is_told(run, world, monkeypatch):
 
     def played(engine, codec, coupling, tasks, rollout, episodes, seed):
         seen.setdefault((seed, *(t.task_id for t in tasks)), []).append(coupling)
-        return [SimpleNamespace(success=isinstance(coupling, Imagine), task_id=t.task_id) for t in tasks]
+        return [SimpleNamespace(success=isinstance(coupling, Noted), task_id=t.task_id) for t in tasks]
 
     monkeypatch.setattr(transfer, "play_tasks", played)
     rows = measure_told(run)
     assert len(seen) == 2
     for couplings in seen.values():
-        assert [type(coupling) for coupling in couplings] == [Plain, Imagine, Told, Told, Told]
+        assert [type(coupling) for coupling in couplings] == [Plain, Imagine, Truth, Truth, Truth]
     assert list(rows["told"].unique()) == list(TELLERS)
     won = rows.groupby("told")["success"].max()
     assert won.drop("nothing").all() and not won["nothing"]
@@ -124,32 +126,62 @@ def test_only_policies_that_imagine_are_told_anything(tmp_path, make_config):
         measure_told(tmp_path)
 
 
-def test_usual_demands(world):
+def test_the_usual_world(world):
     """What typical companies demand, of every company; the house field where anything is demanded at all."""
-    typical, house = usual_demands(world), usual_demands(world, house=True)
-    changed = {world.rules[key].variation for key, fields in typical.items() if world.rules[key].required != fields}
-    assert set(typical) == set(world.rules) and changed == {"extra", "different"}
-    for (company, name), fields in typical.items():
-        own = {world.typical.house_field[world.companies[company].industry]} if fields else set()
-        assert set(house[company, name]) == set(fields) | own
+    typical, house = usual_world(world), usual_world(world, house=True)
+    changed = {world.rules[key].variation for key, rule in typical.rules.items() if world.rules[key] != rule}
+    assert set(typical.rules) == set(world.rules) and changed == {"extra", "different"}
+    for key, rule in typical.rules.items():
+        industry = world.companies[rule.company_id].industry
+        assert (rule.required, rule.after) == (
+            world.typical.required[industry][rule.department],
+            world.rules[key].after,
+        )
+        own = {world.typical.house_field[industry]} if rule.required else set()
+        assert set(house.rules[key].required) == {*rule.required} | own
 
 
-def test_who_knows_says_what_is_demanded_or_what_is_thought_to_be(codec, world, make_config):
-    """Every department of some companies, in the words of a CSR, the same each time; others are told what is given."""
-    w = make_config().world_model
-    truth, thought = Told(w, codec), Told(w, codec, usual_demands(world))
-    for company in [*world.companies.values()][::10]:
-        for d in company.departments:
-            question = empty_handed(world, company, d.name, d.name)
-            for told, required in (
-                (truth, world.rules[company.company_id, d.name].required),
-                (thought, usual_demands(world)[company.company_id, d.name]),
-            ):
-                status, fields, _ = read_reply(told.says(question))
-                assert (status, fields) == ("auth_failed" if required else "success", frozenset(required))
-                assert told.says(question) == told.says(question)
-                said = list(told.answer(question))
-                assert said == []  # it asks no model
+def test_circumstances_are_the_usual_ones_in_the_usual_world(world):
+    """No exceptions; everything that can be looked up, and the tasks, are as they are."""
+    for house in (False, True):
+        usual = usual_world(world, house)
+        for company_id, company in world.companies.items():
+            assert usual.effects[company_id] == world.typical.effects[company.industry]
+        odd = {world.variation(c) for c, effects in usual.effects.items() if effects != world.effects[c]}
+        assert odd == {"extra", "different"}
+        assert (usual.companies, usual.tasks, usual.profiles) == (world.companies, world.tasks, world.profiles)
+
+
+def said(teller: Truth, question) -> str:
+    """What somebody who asks no model says."""
+    with pytest.raises(StopIteration) as end:
+        next(teller.answer(question))
+    return teller.codec.reply_text(end.value.value)
+
+
+def test_who_knows_says_what_is_demanded_or_what_is_thought_to_be(codec, world):
+    """Along the ways of tasks, in the words of a CSR, the same each time; who knows what is usual may be mistaken."""
+    right, mistaken = Counter(), Counter()
+    tellers = {believed: told_as_in(w, codec) for believed, w in (("truth", world), ("usual", usual_world(world)))}
+    for step in PhoneKnowledge(world).steps("test"):
+        typical = world.variation(step.company_id) == "typical"
+        answers = {believed: said(teller, step.question) for believed, teller in tellers.items()}
+        assert answers == {believed: said(teller, step.question) for believed, teller in tellers.items()}
+        assert answers["truth"] == step.truth
+        assert read_reply(answers["usual"])[0] in ("auth_failed", "success", "routing_violation", "wrong_department")
+        same = read_reply(answers["usual"]) == read_reply(step.truth)
+        assert same or not typical
+        (right if same else mistaken)[typical] += 1
+    assert right[True] > 50 and mistaken[False] > 10
+
+
+def test_who_knows_gives_reasons_where_the_run_does(codec, world):
+    reasons = [reason for kind in CIRCUMSTANCES.values() for reason in kind.because]
+    steps = PhoneKnowledge(world).steps("test")[::3]
+    for replies in ("list", "reasons"):
+        own = Codec(codec.tokenizer, PhoneEnvironment(world, Rules(replies=replies)))
+        texts = [said(told_as_in(usual_world(world), own), step.question).lower() for step in steps]
+        assert any(reason in text for text in texts for reason in reasons) == (replies == "reasons")
 
 
 def test_a_run_without_adapters_says_so(tmp_path, make_config):

@@ -22,7 +22,7 @@ def test_the_base_acts_and_imagines(player):
     assert player.coupling.layout.listener == "world_model"
     tasks = player.env.tasks("train")[:1]
     [row] = play_tasks(player.engine, player.codec, player.coupling, tasks, player.config.rollout, episodes=1)
-    assert {Role.ACTION, Role.IMAGINED} <= set(row.roles)
+    assert {Role.ACTION, Role.NOTE} <= set(row.roles)
     assert player.engine.generated_tokens >= row.roles.count(Role.ACTION)
 
 

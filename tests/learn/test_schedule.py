@@ -16,6 +16,7 @@ from lfo.types import Call, Encoded, Example, Turn
         ("alternating", "y-y-y-y-", "-y-y-y-y", "--------", 10),
         ("world_first", "--yyyyyy", "yyyyyyyy", "yy------", 5),
         ("hierarchical", "---y---y", "yyyyyyyy", "--------", 5),
+        ("policy_leads", "yyyyyyyy", "----y---", "--------", 25),
     ],
 )
 def test_turns_by_hand(schedule, policy, world_model, skips, replays):

@@ -120,7 +120,7 @@ def test_who_says_a_note_stands_where_the_environment_puts_it(chat_path, env, mo
 def test_the_world_model_is_asked_in_a_chat_without_tools(chat, env, episode):
     (example, _) = chat.examples("fraud", episode.request, episode.turns, "phone")
     text, call = chat.decode(example.encoded.prompt), episode.turns[2].action
-    state = f"<|state|>{env.knowledge.state(episode.request, episode.turns[:2])}<|/state|>"
+    state = f"<|state|>{env.knowledge.state(Question(episode.request, tuple(episode.turns[:2]), call))}<|/state|>"
     asked = QUESTION.format(state=state, action=written(call))
     question = f"<|im_start|>user\n{asked}<|im_end|>\n<|im_start|>assistant\n"
     assert text.removesuffix(NO_THOUGHT) == question  # no thinking

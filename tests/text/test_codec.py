@@ -106,6 +106,13 @@ def test_a_note_is_the_sampled_reply_between_its_own_tags_and_who_says_it(codec)
     assert split != codec.encode("Done") and codec.note("memory", split)[1:-1] == [*name, *split]
 
 
+@pytest.mark.parametrize("source", ["world model", "memory", "truth", "scout", "earlier attempt"])
+def test_a_note_of_a_reply_is_tokenised_as_its_text(codec, source):
+    """As the embedded base has read notes, whoever said them."""
+    reply = '{"status": "auth_failed", "message": "Billing, hi! I just need your account number."}'
+    assert codec.note(source, codec.reply(reply)) == codec.encode(f"<|note|>{source}: {reply}<|/note|>")
+
+
 def test_notes_of_all_who_say_them_differ_in_the_name_alone(codec, passing):
     for one in (codec, passing):
         said = one.reply("Sales. Done.")
@@ -136,7 +143,8 @@ def test_an_example_is_the_template(codec, env, episode):
     examples = codec.examples("fraud", episode.request, episode.turns, "phone")
     assert [e.status for e in examples] == ["success", "success"]
     for example, i in zip(examples, (2, 3), strict=True):
-        turn, state = episode.turns[i], env.knowledge.state(episode.request, episode.turns[:i])
+        turn, before = episode.turns[i], tuple(episode.turns[:i])
+        state = env.knowledge.state(Question(episode.request, before, turn.action))
         assert codec.decode([*example.encoded.prompt, *example.encoded.reply]) == (
             f"<|state|>{state}<|/state|><|action|>{written(turn.action)}<|/action|><|predict_csr|><|csr|>"
             f"{turn.observation}<|/csr|>"
@@ -164,7 +172,7 @@ def test_a_long_state_drops_its_oldest_actions_and_keeps_the_directory(codec, en
     assert kept == list(range(kept[0], 100)) and kept[0] > 10
     assert "search_company ok" not in state
     assert state.startswith(f"{episode.request} Step 102.")
-    longer = env.knowledge.state(asked.request, asked.turns, kept[0])
+    longer = env.knowledge.state(asked, kept[0])
     assert len(codec.encode(f"<|state|>{longer}<|/state|>")) > STATE_TOKENS  # no action more than necessary is dropped
 
 

@@ -22,7 +22,6 @@ from lfo.envs.phone.vocabulary import (
     DEPARTMENTS,
     canonical,
     circumstances_in,
-    goals_in,
     industry_fields,
 )
 from lfo.envs.phone.world import World
@@ -43,7 +42,7 @@ class ScriptedAgent:
         self.rng = rng
         self.world = world
         self.episode = episode
-        self.goals = goals_in(episode.request)
+        self.goals = [goal for goal in DEPARTMENT_OF_GOAL if goal in episode.request]
         self.circumstances = circumstances_in(episode.request)
         self.directory: dict[str, str] = {}
         self.to_call: list[str] = []

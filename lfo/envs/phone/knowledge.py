@@ -17,7 +17,7 @@ from lfo.envs.phone import phrasings
 from lfo.envs.phone.classifier import PhoneClassifier, Place
 from lfo.envs.phone.csr import CsrSimulator, DreamtCsr
 from lfo.envs.phone.grammar import Grammar
-from lfo.envs.phone.records import PhoneTask
+from lfo.envs.phone.records import Company, PhoneTask
 from lfo.envs.phone.tools import FORM, PHONE, SEARCH, form, phone_call, search, search_company
 from lfo.envs.phone.vocabulary import DEPARTMENT_OF_GOAL, canonical, circumstances_in, goals_in
 from lfo.envs.phone.world import LEVELS, World
@@ -59,13 +59,17 @@ class PhoneKnowledge:
 
     # --- what it is told ----------------------------------------------------------------------
 
-    def state(self, request: str, turns: Sequence[Turn], dropped: int = 0) -> str:
+    def state(self, question: Question, dropped: int = 0) -> str:
         """The compressed state: the oldest `dropped` previous actions are left out, the directory stays.
 
-        Values of the form do not appear, only which fields were collected; what CSRs said before does.
+        Values of the form do not appear, only which fields were collected; what CSRs said before does, and so does the
+        name of the department that is called, where the directory has it.
         """
-        listed = "; ".join(f"{d['name']} {d['phone']}" for d in _last_listed(turns))
-        return f"{request} Step {len(turns) + 1}. Directory: {listed}. {_progress(turns, dropped)}"
+        turns, departments = question.turns, _last_listed(question.turns)
+        listed = "; ".join(f"{d['name']} {d['phone']}" for d in departments)
+        number = question.call.arguments.get("phone_number")
+        callee = "".join(f" Calls {d['name']}." for d in departments if d["phone"] == number)
+        return f"{question.request} Step {len(turns) + 1}. Directory: {listed}. {_progress(turns, dropped)}{callee}"
 
     # --- what it is asked ---------------------------------------------------------------------
 
@@ -188,7 +192,8 @@ class PhoneKnowledge:
     def way(self, request: str, turns: Sequence[Turn], task_id: str = "") -> list[Step]:
         """The calls of somebody who has just looked a company up and follows what is answered, up to `LONGEST_WAY`."""
         phones = {d["name"]: d["phone"] for d in _last_listed(turns)}
-        owners = dict.fromkeys(DEPARTMENT_OF_GOAL[goal] for goal in goals_in(request))
+        goals = goals_in(request)
+        owners = dict.fromkeys(owner for goal, owner in DEPARTMENT_OF_GOAL.items() if goal in goals)
         pending, served, turns, steps = [d for d in owners if d in phones], [], tuple(turns), []
         while pending and len(steps) < LONGEST_WAY:
             name = pending[0]
@@ -199,9 +204,15 @@ class PhoneKnowledge:
             status, _, others = phrasings.read_reply(steps[-1].truth)
             sent = [d for d in others if d in phones] if status in SENT else []
             served += [] if status in SENT else [name]
+            if self._all_served(request, company, served):
+                break
             rest = pending if status == "routing_violation" else pending[1:]
             pending = sent + [d for d in rest if d not in (*sent, *served)]
         return steps
+
+    def _all_served(self, request: str, company: Company, departments: Sequence[str]) -> bool:
+        demands = self._world.demands(company.company_id, goals_in(request), circumstances_in(request))
+        return set(demands.owners.values()) <= set(departments)
 
     def steps(self, split: str) -> list[Step]:
         """All calls on the ways of a split's tasks, of all levels, the same ones once."""
@@ -263,11 +274,16 @@ def _progress(turns: Sequence[Turn], dropped: int = 0) -> str:
             unavailable += data["unavailable"]
         elif turn.tool == PHONE:
             number = turn.action.arguments["phone_number"]
-            where = f" {json.dumps(number)[1:-1][:20]}"  # escaped: a model may write what has no UTF-8 form
-            said = f" ({phrasings.parse_reply(turn.observation)[1]})" if turn.observation else ""
+            where = f" {_escaped(number)[:20]}"
+            said = f" ({_escaped(phrasings.parse_reply(turn.observation)[1])})" if turn.observation else ""
         actions.append(f"{turn.tool or 'none'}{where} {turn.status}{said}")
     done = f"Previous Actions: {'; '.join(actions[dropped:])}."
     return f"{done} Collected Auth: {json.dumps(collected)}. Unavailable: {json.dumps(unavailable)}."
+
+
+def _escaped(text: str) -> str:
+    """In plain characters: a model, which also answers the phone in a dream, may write what has no UTF-8 form."""
+    return json.dumps(text)[1:-1]
 
 
 def _with_thinned_directory(example: Example, rng: random.Random) -> list[Turn]:

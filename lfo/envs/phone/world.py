@@ -282,10 +282,11 @@ def _draw_split(
     tasks, seen = [], set()
     for level, (_, of_500) in LEVELS.items():
         for variation in _variations(rng, round(size * of_500 / 500)):
-            fitting = [c for c in companies if world.rules[c.company_id, c.departments[0].name].variation == variation]
+            fitting = [c for c in companies if world.variation(c.company_id) == variation]
             while True:
                 draw = (rng, f"{split}-{len(tasks):03d}", split, level)
-                task = draw_task(*draw, fitting, world, profiles, 500) or draw_task(*draw, companies, world, profiles)
+                task = draw_task(*draw, fitting, world, profiles, 500) if fitting else None
+                task = task or draw_task(*draw, companies, world, profiles)
                 if task is None:
                     raise ValueError(f"no task of level {level} can be drawn for {split}; try another world seed")
                 if (key := (task.company_id, task.profile_id, task.goals, task.circumstances)) not in seen:

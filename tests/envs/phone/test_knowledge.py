@@ -19,7 +19,7 @@ from lfo.envs.phone.callers import REFERENCE_POLICIES, Oracle, RandomForm, run_s
 from lfo.envs.phone.csr import DreamtCsr
 from lfo.envs.phone.environment import PhoneEnvironment
 from lfo.envs.phone.episode import PhoneEpisode, Rules
-from lfo.envs.phone.knowledge import SENT, PhoneKnowledge, Step
+from lfo.envs.phone.knowledge import SENT, PhoneKnowledge
 from lfo.envs.phone.phrasings import meaning, read_reply
 from lfo.envs.phone.tools import PHONE, TOOLS, form, phone_call, search, search_company
 from lfo.envs.phone.vocabulary import CIRCUMSTANCES, DEPARTMENT_OF_GOAL, FIELDS
@@ -66,19 +66,28 @@ def test_state_by_hand(known):
         Turn(Malformed("gibberish", "no"), '{"error": "no"}', "error"),
         Turn(form([]), '{"refused": "no"}', "refused"),
     ]
-    assert known.state("Please.", []) == (
+    assert state_before(known, "Please.", []) == (
         "Please. Step 1. Directory: . Previous Actions: . Collected Auth: []. Unavailable: []."
     )
     said = "(Billing. I need your email address.)"
     rest = f"make_phone_call 800-555-0003 auth_failed {said}; none error; auth_info_form refused."
     collected = 'Collected Auth: ["email"]. Unavailable: ["last_4_cc"].'
     directory = "Please. Step 6. Directory: Billing 800-555-0003; Sales 800-555-0005."
-    assert known.state("Please.", turns) == (
+    assert state_before(known, "Please.", turns) == (
         f"{directory} Previous Actions: search_company ok; auth_info_form ok; {rest} {collected}"
     )
-    assert known.state("Please.", turns, dropped=2) == f"{directory} Previous Actions: {rest} {collected}"
+    assert state_before(known, "Please.", turns, dropped=2) == f"{directory} Previous Actions: {rest} {collected}"
     hung_up = [Turn(Hangup(), "", "stopped")]
-    assert "Previous Actions: none stopped." in known.state("Please.", hung_up)
+    assert "Previous Actions: none stopped." in state_before(known, "Please.", hung_up)
+
+
+def test_the_department_that_is_called_is_named(known, tiny):
+    """Where the directory has its number: who reads the state need not look it up."""
+    billing = "800-555-0003"
+    calls = [phone_call(billing), phone_call(billing, {"email": "x"}), phone_call("800-555-9999"), form([])]
+    states = [known.state(Question("Please.", looked_up(tiny, "bank"), call)) for call in calls]
+    named = [state.partition("Unavailable: [].")[2] for state in states]
+    assert named == [" Calls Billing.", " Calls Billing.", "", ""]
 
 
 def test_values_of_the_form_never_enter_a_state(world):
@@ -88,7 +97,7 @@ def test_values_of_the_form_never_enter_a_state(world):
         episode = PhoneEpisode(world, task, Rules(slack=9), i)
         run_scripted(episode, (Oracle, RandomForm)[i % 2](episode, world, random.Random(i)))
         for step in range(len(episode.turns) + 1):
-            state = known.state(episode.request, episode.turns[:step])
+            state = state_before(known, episode.request, episode.turns[:step])
             for department in world.companies[task.company_id].departments:
                 state = state.replace(department.phone, "")  # four digits may be like those of a value
             assert not [v for v in episode.collected.values() if v in state]
@@ -103,7 +112,7 @@ def test_what_csrs_said_stands_in_the_state(world):
         episode = PhoneEpisode(world, task, seed=i)
         run_scripted(episode, RandomForm(episode, world, random.Random(i)))
         said = [json.loads(turn.observation)["message"] for turn in episode.turns if turn.tool == PHONE]
-        state = known.state(episode.request, episode.turns)
+        state = state_before(known, episode.request, episode.turns)
         assert re.findall(r"make_phone_call \S+ \w+ \((.*?)\)(?=; |\. Collected)", state) == said
         heard += len(said)
     assert heard > 40
@@ -112,13 +121,13 @@ def test_what_csrs_said_stands_in_the_state(world):
 def test_what_was_supposed_was_not_said(known):
     """A department that is taken to have served has a status and no words."""
     turns = known.supposed([], phone_call("800-555-0003"), NO)
-    assert "Previous Actions: make_phone_call 800-555-0003 success. Collected" in known.state("Please.", turns)
+    assert "Previous Actions: make_phone_call 800-555-0003 success. Collected" in state_before(known, "Please.", turns)
 
 
 @pytest.mark.parametrize("number", ["\ud800", "\u0000", "😀" * 20, "<|/state|>", "x" * 50, ""])
 def test_whatever_was_dialled_can_be_said_to_the_world_model(known, number):
     """A lone surrogate is legal JSON and has no UTF-8 form."""
-    state = known.state("Please.", [Turn(phone_call(number), "{}", "wrong_department")])
+    state = state_before(known, "Please.", [Turn(phone_call(number), "{}", "wrong_department")])
     assert len(state) < 200 and state.isascii()
 
 
@@ -126,7 +135,7 @@ def test_whatever_was_dialled_can_be_said_to_the_world_model(known, number):
 def test_whatever_was_said_can_be_said_to_the_world_model(known, said):
     """In a dream a model answers the phone, and may escape what has no UTF-8 form."""
     reply = json.dumps({"status": "auth_failed", "message": said})
-    state = known.state("Please.", [Turn(phone_call("1"), reply, "auth_failed")])
+    state = state_before(known, "Please.", [Turn(phone_call("1"), reply, "auth_failed")])
     assert state.isascii() and state.isprintable()
 
 
@@ -295,8 +304,14 @@ def disguised(state: str, reply: str, company, names, rng: random.Random) -> str
     return _NUMBER.sub(lambda number: made_up.get(number[0], number[0]), state)
 
 
+def state_before(known: PhoneKnowledge, request: str, turns, dropped: int = 0) -> str:
+    """What is known before some call that is no phone call."""
+    return known.state(Question(request, tuple(turns), form([])), dropped)
+
+
 def prompt(known: PhoneKnowledge, request: str, turns, call: Call) -> str:
-    return f"<|state|>{known.state(request, turns)}<|/state|><|action|>{written(call)}<|/action|><|predict_csr|>"
+    state = known.state(Question(request, tuple(turns), call))
+    return f"<|state|>{state}<|/state|><|action|>{written(call)}<|/action|><|predict_csr|>"
 
 
 def test_what_is_made_unknown_reads_as_it_always_did(world):
@@ -511,9 +526,8 @@ def test_the_truth_is_what_an_empty_handed_caller_is_answered(seed, circumstance
             assert told[0] == told[1]
             seen[episode.turns[-1].status] += 1
             explained += told[0]
-    assert seen["auth_failed"] > 100 and seen["success"] > 0
+    assert set(seen) == {"auth_failed", "success", *SENT} and seen["auth_failed"] > 100
     assert (explained > 0) == (replies == "reasons" and circumstances > 0)
-    assert min(seen[status] for status in SENT if circumstances or status != "wrong_department") > 0 or seed == 0
 
 
 @pytest.mark.parametrize(("seed", "circumstances"), DRAWN)
@@ -583,12 +597,9 @@ def test_ways_by_hand(known, tiny):
     fraud = [(CS, "auth_failed", IDS), (FRAUD, "auth_failed", IDS | {"last_4_cc"})]
     assert on_the_way(known, tiny, "report a fraud.") == [(FRAUD, "routing_violation", {CS}), *fraud]
     both = on_the_way(known, tiny, "report a fraud and dispute a charge.")
-    assert both == [(FRAUD, "routing_violation", {CS}), *fraud, ("Billing", "auth_failed", BILL)]
-    # Customer Service was called on the way already, and is not called again.
-    assert on_the_way(known, tiny, "report a fraud and close my account.") == [
-        (FRAUD, "routing_violation", {CS}),
-        *fraud,
-    ]
+    assert both == [("Billing", "auth_failed", BILL), (FRAUD, "routing_violation", {CS}), *fraud]  # the table's order
+    # Customer Service has served already when the Fraud Department asks for it.
+    assert on_the_way(known, tiny, "report a fraud and close my account.") == fraud
 
 
 def test_ways_in_circumstances_by_hand(known, tiny):
@@ -642,20 +653,17 @@ def test_a_way_leads_to_whom_the_task_needs(seed, circumstances):
     for task in world.tasks:
         demanded, turns = world.demands_of(task), looked_up_at(world, world.companies[task.company_id])
         steps = known.way(task.request, turns, task.task_id)
-        serving = [s.department for s in steps if read_reply(s.truth)[0] not in SENT]
-        sending = [s.department for s in steps if read_reply(s.truth)[0] in SENT]
-        assert sorted(serving) == sorted(demanded.to_call())
-        assert all(demanded.of[name].after in ("", *serving[:i]) for i, name in enumerate(serving))
+        serving = [s for s in steps if read_reply(s.truth)[0] not in SENT]
+        sending = [s.department for s in steps if s not in serving]
+        order = [s.department for s in serving]
+        assert sorted(order) == sorted(demanded.to_call())
+        assert all(demanded.of[name].after in ("", *order[:i]) for i, name in enumerate(order))
+        assert [read_reply(s.truth)[1] for s in serving] == [set(demanded.of[name].required) for name in order]
         assert set(sending) <= {*demanded.to_call(), *(DEPARTMENT_OF_GOAL[goal] for goal in task.goals)}
         assert len(set(sending)) == len(sending)
+        assert all(s.question.call.arguments["auth_info"] == {} for s in steps)
         longest = max(longest, len(steps))
-        for step in steps:
-            assert step.question.call == phone_call(step.question.call.arguments["phone_number"])
-            fields = set(demanded.of[step.department].required)
-            assert read_reply(step.truth)[1] == (fields if step.department not in sending else frozenset()) or (
-                step.department in sending
-            )
-    assert longest == knowledge_module.LONGEST_WAY or circumstances == 0
+    assert longest > 4
 
 
 def test_steps_by_hand(tiny):
@@ -668,8 +676,8 @@ def test_steps_by_hand(tiny):
         ("fraud", FRAUD, "auth_failed"),
         ("loan", "Loans", "auth_failed"),
         ("offer", "Sales", "success"),
-        ("two", "Billing", "auth_failed"),
         ("two", CS, "auth_failed"),
+        ("two", "Billing", "auth_failed"),
     ]
     assert PhoneKnowledge(tiny).steps("nowhere") == []
 
@@ -764,7 +772,7 @@ def test_only_the_truth_and_who_asks_for_it_read_what_is_hidden(tiny, looked_up)
                 assert ask(one, question) == ask(two, question)
             assert one.question(turns_so_far, number) == two.question(turns_so_far, number)
             assert one.supposed(turns_so_far, question.call, NO) == two.supposed(turns_so_far, question.call, NO)
-        assert one.state(request, turns_so_far) == two.state(request, turns_so_far)
+            assert one.state(question) == two.state(question)
         assert one.intention(turns_so_far) == two.intention(turns_so_far)
         assert [one.lesson(turn) for turn in turns_so_far] == [two.lesson(turn) for turn in turns_so_far]
         example = as_example("bill", request, turns_so_far)

@@ -476,6 +476,15 @@ def test_world_is_frozen(world):
         world.seed = 3
 
 
+@pytest.mark.parametrize("per_industry", [2, 8])
+def test_a_small_world_is_as_large_a_task(per_industry):
+    """So few companies that some kind of them may not exist: others have its tasks."""
+    world = w.generate_world(0, 4, per_industry)
+    assert len(world.companies) == 4 * per_industry
+    assert collections.Counter(t.level for t in world.split("train")) == {1: 100, 2: 150, 3: 150, 4: 50, 5: 50}
+    assert "different" not in {world.variation(c) for c in world.companies}
+
+
 # --- what cannot be drawn --------------------------------------------------------------------
 
 

@@ -1,0 +1,95 @@
+"""attempts: who failed tries again and reads what was answered; success within k attempts, by hand."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+from test_factorial import write_run
+
+from lfo.lab import attempts
+from lfo.lab.attempts import ATTEMPTS, attempt_rows, attempt_table, measure_attempts
+from lfo.runs import RunError
+
+NEEDED = {"a": 1, "b": 3, "c": 9}  # attempts until a task succeeds
+
+
+@pytest.fixture
+def played(monkeypatch):
+    """Episodes of two calls each; what was played, and how many earlier attempts at each task were known then."""
+    seen = []
+
+    def play(engine, codec, coupling, tasks, rollout, episodes):
+        before = {task.task_id: len(coupling.earlier.get(task.task_id, ())) for task in tasks}
+        seen.append(before)
+        outcome = SimpleNamespace(metrics={"calls_per_task": 2.0})
+        return [SimpleNamespace(success=before[t.task_id] + 1 >= NEEDED[t.task_id], outcome=outcome) for t in tasks]
+
+    monkeypatch.setattr(attempts, "play_tasks", play)
+    return seen
+
+
+def player(*names: str) -> SimpleNamespace:
+    tasks = [SimpleNamespace(task_id=name, level=1) for name in names]
+    config = SimpleNamespace(rollout=None, eval_splits=("test",), eval_tasks=2)
+    env = SimpleNamespace(tasks=lambda split: tasks)
+    return SimpleNamespace(engine=None, codec=None, coupling=None, config=config, env=env)
+
+
+def test_who_failed_tries_again(played):
+    subject = player("a", "b", "c")
+    rows = attempt_rows(subject, subject.env.tasks("test"), most=4)
+    assert played == [{"a": 0, "b": 0, "c": 0}, {"b": 1, "c": 1}, {"b": 2, "c": 2}, {"c": 3}]
+    assert [(r["task_id"], r["attempt"], r["success"], r["calls"]) for r in rows[:4]] == [
+        *(("a", 1, 1, 2), ("b", 1, 0, 2), ("c", 1, 0, 2), ("b", 2, 0, 2))
+    ]
+    assert len(rows) == 3 + 2 + 2 + 1
+
+
+def test_nobody_tries_again_who_succeeded(played):
+    subject = player("a")
+    assert len(attempt_rows(subject, subject.env.tasks("test"), most=4)) == 1 and len(played) == 1
+
+
+def test_attempts_are_measured_once(played, tmp_path, monkeypatch):
+    folder = write_run(tmp_path / "run", {}, {"test": ["00"]})
+    monkeypatch.setattr(attempts, "load_player", lambda folder: player("a", "b", "c"))
+    table = measure_attempts(folder, most=2)
+    assert table[["split", "task_id", "attempt"]].to_numpy().tolist() == [
+        *(["test", "a", 1], ["test", "b", 1], ["test", "b", 2])  # as many tasks as are evaluated
+    ]
+    monkeypatch.setattr(attempts, "load_player", None)
+    assert measure_attempts(folder, most=2).equals(table) and (folder / ATTEMPTS).exists()
+
+
+# --- the table -------------------------------------------------------------------------------
+
+
+def write_attempts(folder, *tries: tuple[str, int, int, int]) -> None:
+    """tries: task, attempt, success, calls."""
+    names = ("task_id", "attempt", "success", "calls")
+    rows = [{"split": "test", "level": 1} | dict(zip(names, row, strict=True)) for row in tries]
+    pd.DataFrame(rows).to_csv(folder / ATTEMPTS, index=False)
+
+
+def test_success_within_k_attempts_by_hand(tmp_path):
+    """One run serves one of two tasks at once and the other at the second try; another only one, at the second."""
+    folders = [write_run(tmp_path / f"seed{s}", {}, {"test": ["00"]}, seed=s) for s in range(2)]
+    first, second = "test-000", "test-001"
+    write_attempts(folders[0], (first, 1, 1, 1), (second, 1, 0, 2), (second, 2, 1, 1))
+    write_attempts(folders[1], (first, 1, 0, 3), (second, 1, 0, 1), (first, 2, 1, 1), (second, 2, 0, 3))
+    table = attempt_table({"ours": folders}, most=2)
+    assert table["attempts"].tolist() == [1, 2] and set(table["runs"]) == {2}
+    assert table["companies"].unique().tolist() == ["new companies (test)"]
+    assert table["success"].tolist() == [(0.5 + 0) / 2, (1 + 0.5) / 2]
+    once, again = table["calls per success"]
+    assert math.isinf(once) and again == (4 / 2 + 8 / 1) / 2  # no success at all: half of two runs have no price
+    assert (table["low"] <= table["success"]).all() and (table["success"] <= table["high"]).all()
+
+
+def test_what_was_not_measured_is_named(tmp_path):
+    folder = write_run(tmp_path / "run", {}, {"test": ["00"]})
+    with pytest.raises(RunError, match=r"attempts\.csv is missing; run notebook 04"):
+        attempt_table({"ours": [folder]})

@@ -1,0 +1,55 @@
+"""dials: what is heard, and who answers what is true."""
+
+from __future__ import annotations
+
+import pytest
+
+from lfo.config import EnvConfig
+from lfo.couplings.memory import make_teller
+from lfo.envs import make_environment
+from lfo.lab import dials
+from lfo.lab.dials import USUAL, as_example, dial_rows, heard_calls
+
+
+@pytest.fixture(scope="module")
+def easy():
+    return make_environment(EnvConfig(circumstances=0))
+
+
+def test_calls_are_heard_with_empty_hands_in_random_order(easy):
+    calls = heard_calls(easy, 40)
+    assert len(calls) == 40 and calls == heard_calls(easy, 80)[:40] != heard_calls(easy, 40, seed=1)
+    training = {task.task_id: task for task in easy.tasks("train")}
+    for call in calls:
+        assert call.request == training[call.task_id].request and call.call.arguments["auth_info"] == {}
+        assert call.reply == easy.knowledge.truth(call.question)
+    assert len({call.task_id for call in calls}) > 15
+
+
+def test_somebody_who_knows_is_right_and_who_says_nothing_is_not(easy):
+    steps = easy.knowledge.steps("validation")
+    assert dials._right(easy, easy.knowledge.truth, "validation") == {"right": 1.0, "n": len(steps)}
+    assert dials._right(easy, lambda question: None, "validation")["right"] == 0
+
+
+def test_without_circumstances_a_table_that_heard_a_call_knows_it(easy):
+    table = make_teller("table", easy.knowledge)
+    table.hear([as_example(step) for step in easy.knowledge.steps("validation")])
+    assert dials._right(easy, table.answer, "validation")["right"] > 0.95
+
+
+def test_a_row_for_every_dial_world_teller_split_and_number_of_calls(easy):
+    rows = dial_rows([0], [0], [1, 300], ["table"])
+    keys = ("circumstances", "world", "heard", "teller", "split")
+    assert [tuple(row[key] for key in keys) for row in rows] == [
+        (0, 0, heard, teller, split)
+        for heard in (1, 300)
+        for teller in ("table", USUAL)
+        for split in ("validation", "test")
+    ]
+    right = {(row["heard"], row["teller"], row["split"]): row["right"] for row in rows}
+    assert right[1, "table", "validation"] < right[300, "table", "validation"]
+    assert right[1, USUAL, "test"] == right[300, USUAL, "test"]  # hears nothing, knows what is usual
+    steps = easy.knowledge.steps("test")
+    usual = [step for step in steps if easy.world.variation(step.company_id) == "typical"]
+    assert right[1, USUAL, "test"] >= len(usual) / len(steps) > 0.5

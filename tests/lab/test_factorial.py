@@ -1,0 +1,227 @@
+"""factorial: what an arm is, the summary, tables and figures, from run folders written by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+
+from lfo.config import RunConfig, as_dict, build
+from lfo.lab import factorial, figures
+from lfo.lab.factorial import FROZEN, NOTHING, PLACEBO, TRAINED, TRUTH, WORLD_MODEL, facts
+from lfo.lab.hierarchy import tasks_of
+from lfo.runs import RunFolder
+
+# What the arms differ in, and what becomes of four tasks (validation, test) at 0, 40 and 80 tasks, by world.
+ARMS = {
+    "baseline": {"world_model": None},
+    "imagine": {"world_model": {"coupling": "imagine"}},
+    "placebo": {"world_model": {"coupling": "imagine", "shuffle": True}},
+    "truth_frozen": {"world_model": {"coupling": "truth"}, "policy": {"learning_rate": 0}},
+}
+CURVES = {
+    ("baseline", 1): ["0000", "0000", "1000"],
+    ("baseline", 2): ["0000", "1000", "1000"],
+    ("imagine", 1): ["0000", "1100", "1110"],
+    ("imagine", 2): ["0000", "0000", "1110"],
+    ("placebo", 1): ["0000", "0000", "0000"],
+    ("placebo", 2): ["0000", "0000", "0000"],
+    ("truth_frozen", 1): ["1100", "1100"],
+    ("truth_frozen", 2): ["1100", "1100"],
+}
+
+
+def write_run(folder: Path, settings: dict, outcomes: dict[str, list[str]], world: int = 0, seed: int = 0) -> Path:
+    """A run that was evaluated every 40 tasks. outcomes: split -> a digit per task at each evaluation."""
+    folder.mkdir(parents=True)
+    (digits, *_), *_ = outcomes.values()
+    config = {"seed": seed, "eval_tasks": len(digits), "env": {"world_seed": world}} | settings
+    (folder / "config.json").write_text(json.dumps(as_dict(build(RunConfig, config))))
+    rows = []
+    for split, evaluations in outcomes.items():
+        for i, successes in enumerate(evaluations):
+            where = {"tasks": 40 * i, "split": split}
+            share = successes.count("1") / len(successes)
+            rows.append({"kind": "success", "level": 0, "success": share, "n": len(successes), **where})
+            rows.append({"kind": "outcomes", "successes": successes, **where})
+    (folder / "metrics.jsonl").write_text("")
+    RunFolder(folder).log(sorted(rows, key=lambda row: row["tasks"]))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> dict[str, list[Path]]:
+    """At new companies nobody ever succeeds but with the truth."""
+    out, found = tmp_path_factory.mktemp("runs"), {}
+    for (arm, world), curve in CURVES.items():
+        new = ["1111"] * len(curve) if arm == "truth_frozen" else ["0000"] * len(curve)
+        folder, both = out / arm / f"world{world}-seed0", {"validation": curve, "test": new}
+        found.setdefault(arm, []).append(write_run(folder, ARMS[arm], both, world))
+    return found
+
+
+@pytest.fixture(scope="module")
+def summary(runs) -> pd.DataFrame:
+    return factorial.summary(runs)
+
+
+@pytest.fixture(autouse=True)
+def no_figure_stays_open():
+    yield
+    plt.close("all")
+
+
+# --- what an arm is --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, (NOTHING, TRAINED)),
+        ({"policy": {"learning_rate": 0}}, (NOTHING, FROZEN)),
+        ({"world_model": {}}, (WORLD_MODEL, TRAINED)),
+        ({"world_model": {"shuffle": True}}, (PLACEBO, TRAINED)),
+        ({"world_model": {"coupling": "memory", "recall": "nearest"}}, ("nearest", TRAINED)),
+        ({"world_model": {"coupling": "truth"}, "policy": {"learning_rate": 0}}, (TRUTH, FROZEN)),
+        ({"world_model": {"coupling": "shared"}}, ("shared", TRAINED)),
+        ({"world_model": {"coupling": "none"}}, ("none", TRAINED)),
+    ],
+)
+def test_who_says_the_notes_and_who_learns(settings, expected):
+    found = facts(build(RunConfig, settings))
+    assert (found["notes"], found["policy"]) == expected
+    assert (found["circumstances"], found["replies"]) == (4, "reasons")
+
+
+def test_the_dials_are_those_of_the_world():
+    found = facts(build(RunConfig, {"env": {"circumstances": 2, "replies": "list"}}))
+    assert (found["circumstances"], found["replies"]) == (2, "list")
+
+
+def test_who_is_told_the_truth(runs):
+    assert factorial.told_the_truth(runs) == "truth_frozen"
+    assert factorial.told_the_truth({"imagine": runs["imagine"]}) == ""
+
+
+# --- the summary -----------------------------------------------------------------------------
+
+
+def test_summary_by_hand(summary):
+    """imagine, known: areas 0.4375 and 0.1875; 70% after 80 tasks, 70% of the truth's half after 40 and 80."""
+    assert list(summary.columns) == factorial.COLUMNS
+    rows = summary.query("split == 'validation'").set_index(["arm", "world", "metric"])
+    assert rows.loc[("imagine", "all", "success"), ["median", "runs"]].tolist() == [0.75, 2]
+    assert rows.loc[("imagine", "all", "area"), "median"] == pytest.approx((0.4375 + 0.1875) / 2)
+    assert rows.loc[("imagine", "all", "tasks_to_70"), "median"] == 80
+    assert rows.loc[("imagine", "all", "tasks_to_70_of_truth"), "median"] == 60
+    assert np.isinf(rows.loc[("baseline", "all", "tasks_to_70_of_truth"), "median"])
+    assert rows.loc[("imagine", 1, "success"), ["median", "runs"]].tolist() == [0.75, 1]
+    assert rows.loc[("placebo", "all", "success"), ["median", "low", "high"]].tolist() == [0, 0, 0]
+    about = ["notes", "policy", "circumstances", "replies"]
+    assert rows.loc[("truth_frozen", "all", "success"), about].tolist() == [TRUTH, FROZEN, 4, "reasons"]
+    assert rows.loc[("imagine", "all", "success"), "source"].endswith("/imagine/*/metrics.jsonl")
+    interval = rows.loc[("imagine", "all", "success"), ["low", "high"]]
+    assert interval["low"] < 0.75 < interval["high"] <= 1
+
+
+def test_without_the_truth_nothing_is_relative_to_it(runs):
+    table = factorial.summary({"imagine": runs["imagine"]})
+    assert set(table["metric"]) == {"success", "area", "tasks_to_70"}
+
+
+def test_runs_without_outcomes_are_no_part_of_it(tmp_path):
+    folder = write_run(tmp_path / "old" / "seed0", {}, {"validation": ["01"]})
+    path = folder / "metrics.jsonl"
+    path.write_text(path.read_text().replace('"outcomes"', '"something"'))
+    assert factorial.summary({"old": [folder]}).empty
+
+
+def test_the_factorial_in_words(summary):
+    table = factorial.factorial_table(summary).set_index("arm")
+    assert list(table.columns) == [
+        *("notes by", "policy", "runs", "success, known", "success, new"),
+        *("tasks to 70% of the truth, known", "tasks to 70% of the truth, new"),
+    ]
+    assert table.loc["placebo"].tolist() == [
+        *("placebo", "trained", 2, "0% [0, 0]", "0% [0, 0]", "never [never, never]", "never [never, never]")
+    ]
+    assert table.loc["truth_frozen", "success, new"] == "100% [100, 100]"
+    assert table.loc["truth_frozen", "tasks to 70% of the truth, new"] == "0 [0, 0]"
+    assert table.loc["imagine", "tasks to 70% of the truth, known"].startswith("60 [")
+    alone = factorial.factorial_table(summary.query("metric == 'success'"))
+    assert alone["tasks to 70% of the truth, new"].eq("").all()
+
+
+def test_success_by_level(tmp_path):
+    """Who serves tasks of level 3 and no other."""
+    config = build(RunConfig, {})
+    levels = {split: [task.level for task in tasks_of(config.env, split)] for split in ("validation", "test")}
+    outcomes = {split: ["".join(str(int(level == 3)) for level in found)] for split, found in levels.items()}
+    table = factorial.level_table({"three": [write_run(tmp_path / "three" / "seed0", {}, outcomes)]})
+    assert table.groupby("level")["success"].max().to_dict() == {1: 0, 2: 0, 3: 1, 4: 0, 5: 0}
+    assert len(table) == 10 and table[["low", "high"]].to_numpy().tolist() == [[s, s] for s in table["success"]]
+
+
+# --- figures ---------------------------------------------------------------------------------
+
+
+def test_a_bar_for_every_teller_frozen_and_trained(summary):
+    """Of placebo, which is no teller of the factorial, nothing is drawn."""
+    known, new = factorial.factorial_figure(summary).axes
+    assert [tick.get_text() for tick in known.get_xticklabels()] == [NOTHING, WORLD_MODEL, TRUTH]
+    bars = {c.get_label(): [bar.get_height() for bar in c] for c in known.containers if hasattr(c, "patches")}
+    assert bars["policy frozen"][2] == 0.5 and np.isnan(bars["policy frozen"][:2]).all()
+    assert bars["policy trained"][:2] == [0.25, 0.75] and np.isnan(bars["policy trained"][2])
+    assert [c[2].get_height() for c in new.containers if c.get_label() == "policy frozen"] == [1.0]
+
+
+def test_of_two_arms_in_one_cell_the_first_is_drawn(summary):
+    silent = summary.query("arm == 'imagine'").assign(arm="imagine_silent", median=0.0)
+    known, _ = factorial.factorial_figure(pd.concat([summary, silent])).axes
+    (trained,) = (c for c in known.containers if c.get_label() == "policy trained")
+    assert trained[1].get_height() == 0.75
+
+
+def test_success_against_circumstances(summary):
+    tables = [summary.assign(circumstances=dial, median=1 - dial / 10) for dial in (4, 0)]
+    known, new = factorial.phase_figure(pd.concat(tables)).axes
+    (line,) = known.get_lines()
+    assert (line.get_label(), line.get_xydata().tolist()) == (TRUTH, [[0, 1], [4, 0.6]])
+    assert (known.get_title(), new.get_title()) == (
+        "known companies (validation), reasons",
+        "new companies (test), reasons",
+    )
+
+
+def test_curves_against_what_they_cost(tmp_path):
+    """Two steps of 4 and 6 groups of 8; an evaluation before, between and after."""
+    folder = write_run(tmp_path / "arm" / "seed0", {}, {"validation": ["00", "10", "11"], "test": ["00", "00", "10"]})
+    run = RunFolder(folder)
+    steps = [
+        {"kind": "step", "tasks": t, "groups_sampled": n, "sampled_tokens": 100, "trained_tokens": 10 * n}
+        | {"seconds": {"rollout": 2.0, "joint": 1.0}}
+        for t, n in ((40, 4), (80, 6))
+    ]
+    rows = run.metrics()
+    (folder / "metrics.jsonl").write_text("")
+    run.log([*rows[:4], steps[0], *rows[4:8], steps[1], *rows[8:]])
+    found = {against: factorial.cost_curve(folder, "validation", against) for against in factorial.AGAINST}
+    assert {against: cost.tolist() for against, (cost, _) in found.items()} == {
+        "tasks": [0, 40, 80],
+        "episodes": [0, 32, 80],
+        "tokens": [0, 140, 300],
+        "seconds": [0, 3, 6],
+    }
+    assert all(success.tolist() == [0, 0.5, 1] for _, success in found.values())
+    known, new = factorial.curve_figure({"arm": [folder]}, ["arm"], "seconds").axes
+    assert known.get_lines()[0].get_xydata().tolist() == [[0, 0], [3, 0.5], [6, 1]]
+    assert new.get_lines()[0].get_ydata().tolist() == [0, 0, 0.5] and new.get_xlabel().startswith("seconds")
+
+
+def test_arms_of_any_number_can_be_drawn(runs):
+    figures.style()
+    assert len(factorial.curve_figure(runs, runs).axes[0].get_lines()) == 4

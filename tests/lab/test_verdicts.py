@@ -1,0 +1,150 @@
+"""verdicts: claims as they are written down, and what becomes of them, by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from test_factorial import write_run
+
+from lfo.config import ConfigError, RunConfig, build
+from lfo.lab.factorial import MEASURES
+from lfo.lab.hierarchy import DRAWS, tasks_of
+from lfo.lab.sweep import by_arm, read_grid
+from lfo.lab.verdicts import COLUMNS, Claim, read_claims, verdict_table
+
+ROOT = Path(__file__).resolve().parents[2]
+CLAIMS = ROOT / "configs" / "claims.yaml"
+
+TRUTH = {"world_model": {"coupling": "truth"}, "policy": {"learning_rate": 0}}
+# What becomes of four tasks at 0, 40, 80, ... tasks; of every seed the same.
+CURVES = {
+    "ours": ["0000", "1111", "1111"],
+    "theirs": ["0000", "0000", "0000", "0000", "0000", "1111"],
+    "never": ["0000", "0000", "0000"],
+}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> dict[str, list[Path]]:
+    """Five seeds of three arms, and one of an arm that is told the truth, which serves half of the tasks."""
+    out = tmp_path_factory.mktemp("runs")
+    found = {
+        arm: [write_run(out / arm / f"seed{s}", {}, {"validation": curve}, seed=s) for s in range(5)]
+        for arm, curve in CURVES.items()
+    }
+    return found | {"truth": [write_run(out / "truth" / "seed0", TRUTH, {"validation": ["1100"]})]}
+
+
+def claim(arm: str, other: str, bar: float, measure: str = "success", kind: str = "lead", **rest) -> Claim:
+    facts = {"split": "validation"} | rest
+    return Claim(f"{arm} and {other}", arm, other, measure, kind, bar, **facts)
+
+
+# --- judged ----------------------------------------------------------------------------------
+
+
+def test_leads_by_hand(runs):
+    """At the end ours is 1 ahead of never and level with theirs."""
+    claims = [claim("ours", "never", 0.05), claim("never", "ours", 0.05), claim("ours", "theirs", 0.05)]
+    table = verdict_table(runs, claims)
+    assert list(table.columns) == COLUMNS
+    assert table["value"].tolist() == [1, -1, 0] and table["low"].tolist() == table["high"].tolist() == [1, -1, 0]
+    assert table["verdict"].tolist() == ["supported", "refuted", "refuted"] and set(table["runs"]) == {5}
+    assert table["p"].tolist() == pytest.approx([3 * 2 / (DRAWS + 1)] * 3)  # the smallest there is, and Holm's three
+
+
+def test_ratios_by_hand(runs):
+    """Ours arrives after 40 tasks, theirs after 200, never within 80: 5 and at least 2 times fewer."""
+    bars = [("ours", "theirs", 3), ("ours", "theirs", 6), ("ours", "never", 1.5), ("never", "ours", 1)]
+    table = verdict_table(runs, [claim(*bar, measure="tasks_to_70", kind="times") for bar in bars])
+    assert table["value"].tolist() == [5, 5, 2, 0]
+    assert table["verdict"].tolist() == ["supported", "refuted", "supported", "refuted"]
+
+
+def test_shares_of_what_the_truth_gives(runs, tmp_path):
+    """Half of the tasks is all of what the truth gives: an arm that serves half of them is there."""
+    half = [write_run(tmp_path / str(s), {}, {"validation": ["0000", "1100", "1100"]}, seed=s) for s in range(5)]
+    asked = {"measure": "tasks_to_70", "kind": "times"}
+    claims = [claim("half", "theirs", 3, **asked, relative=relative) for relative in (False, True)]
+    table = verdict_table(runs | {"half": half}, claims)
+    assert table["value"].tolist() == [0, 5]
+    without = {arm: folders for arm, folders in runs.items() if arm != "truth"}
+    assert verdict_table(without | {"half": half}, claims)["value"].tolist() == [0]  # relative to what?
+
+
+def test_tasks_of_some_levels(tmp_path):
+    tasks = tasks_of(build(RunConfig, {}).env, "validation")
+    hard = ["".join(str(int(task.level >= 3)) for task in tasks)]
+    arms = {"hard": hard, "none": ["0" * len(tasks)]}
+    runs = {
+        arm: [write_run(tmp_path / arm / str(s), {}, {"validation": curve}, seed=s) for s in range(5)]
+        for arm, curve in arms.items()
+    }
+    claims = [claim("hard", "none", 0.6, levels=levels) for levels in (None, (3, 4, 5), (1, 2))]
+    table = verdict_table(runs, claims)
+    assert table["value"].tolist() == [pytest.approx(0.5), 1, 0]
+    assert table["verdict"].tolist()[1:] == ["supported", "refuted"]
+
+
+def test_fewer_than_five_runs_decide_nothing(runs):
+    few = {arm: folders[:4] for arm, folders in runs.items()}
+    assert verdict_table(few, [claim("ours", "never", 0.05)])["verdict"].tolist() == ["undecided"]
+
+
+def test_a_claim_with_an_arm_that_was_not_run_is_left_out(runs):
+    claims = [claim("ours", "nobody", 0), claim("ours", "never", 0, split="test"), claim("ours", "never", 0)]
+    table = verdict_table(runs, claims)
+    assert table[["claim", "split"]].to_numpy().tolist() == [["ours and never", "validation"]]
+    none = verdict_table(runs, claims[:1])
+    assert none.empty and list(none.columns) == COLUMNS
+
+
+# --- as they are written down ----------------------------------------------------------------
+
+
+def test_a_list_is_a_claim_for_each(tmp_path):
+    path = tmp_path / "claims.yaml"
+    path.write_text(
+        "here:\n- {text: '{arm} is ahead: {other}, {measure}', arm: a, other: [b, c], measure: [area, success],"
+        " kind: lead, bar: 0.1, split: test, levels: [3, 4]}\n"
+    )
+    claims = read_claims(path, "here")
+    assert [c.text for c in claims] == [f"a is ahead: {o}, {m}" for o in "bc" for m in ("area", "success")]
+    assert claims[0] == Claim("a is ahead: b, area", "a", "b", "area", "lead", 0.1, "test", (3, 4))
+
+
+def test_what_is_no_claim_is_said(tmp_path):
+    path = tmp_path / "claims.yaml"
+    path.write_text("here:\n- {text: x, arm: a}\n")
+    with pytest.raises(ConfigError, match=r"'here': .* is no claim"):
+        read_claims(path, "here")
+    with pytest.raises(ConfigError, match="no table 'there'; it has: here"):
+        read_claims(path, "there")
+
+
+def test_the_claims_are_about_arms_that_exist(monkeypatch):
+    monkeypatch.chdir(ROOT)  # grids name their configs from there
+    grids = {"factorial": ["science.yaml"], "ablation": [p.name for p in Path("configs").glob("ablation_*.yaml")]}
+    for table, files in grids.items():
+        arms = {arm for file in files for arm in by_arm(read_grid(Path("configs") / file, "out"))}
+        claims = read_claims(CLAIMS, table)
+        assert {c.arm for c in claims} | {c.other for c in claims} <= arms
+        assert {c.measure for c in claims} <= set(MEASURES) and {c.kind for c in claims} == (
+            {"lead", "times"} if table == "factorial" else {"lead"}
+        )
+        assert len(set(claims)) == len(claims) and len({(c.text, c.split) for c in claims}) == len(claims)
+        assert 2 * len(claims) / DRAWS < 0.05, "no claim of so many could ever be decided"
+        assert {c.split for c in claims} == {"validation", "test"} and all(": " in c.text for c in claims)
+
+
+def test_the_claims_of_notebook_04_are_the_ones_that_were_agreed():
+    claims = read_claims(CLAIMS, "factorial")
+    times = {(c.other, c.bar) for c in claims if c.kind == "times" and c.arm == "imagine" and c.relative}
+    assert times == {("baseline", 3), ("table", 1.3), ("nearest", 1.3), ("additive", 1.3)}
+    trained = {(c.arm, c.other, c.bar) for c in claims if c.levels == (3, 4, 5)}
+    assert trained == {(arm, f"{arm}_frozen", 0.10) for arm in ("imagine", "table", "truth")}
+    controls = [c for c in claims if c.kind == "lead" and not c.levels]
+    assert {c.measure for c in controls} == {"area", "success"} and {c.bar for c in controls} == {0.05}
+    others = {"none", "placebo", "shared", "stacked", "dream", "baseline", "table", "nearest", "additive"}
+    assert {c.other for c in controls} >= others | {"table_frozen", "nearest_frozen", "additive_frozen"}
