@@ -241,8 +241,8 @@ def test_samples_are_drawn_apart_and_by_the_seed(codec):
 
 
 def test_the_environments_examination_asks_the_world_model(codec):
-    """Every call on the way of somebody who follows what is answered: one at Billing, Loans and Sales, three for a fraud
-    (whoever lacks a card asks the same), two for two wishes. Billing's answer is right, the two times that it is asked.
+    """Every call on the way of somebody who follows what is answered: one each at Billing, Loans and Sales, three for a
+    fraud (whoever lacks a card asks the same), two for two wishes. Billing's answer, of two of them, is right.
     """
     engine = Scripted(codec, lambda text, prompt: json.dumps(MISSING))
     found = examine(engine, codec, "world_model", "train")

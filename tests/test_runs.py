@@ -252,6 +252,16 @@ def test_missing_and_unreadable_examples_are_an_error(run):
         run.load(CONFIG)
 
 
+def test_what_a_run_has_heard_can_be_read_by_whoever_plays_it(run):
+    """In the order in which it was heard; nothing where nothing was heard yet."""
+    assert run.examples() == []
+    save(run, 2)
+    assert run.examples() == EXAMPLES[:2] and [e.turns for e in run.examples()] == [e.turns for e in EXAMPLES[:2]]
+    (run.path / "examples.jsonl").write_text("{}\n")
+    with pytest.raises(CheckpointError, match=r"examples\.jsonl, line 1, .*start again in a new run folder"):
+        run.examples()
+
+
 def test_differences_are_dotted_names():
     assert differences({"a": 1, "b": {"c": 1, "d": 2}}, {"a": 1, "b": {"c": 3, "d": 2}, "e": None}) == ["b.c"]
     assert differences({"b": None}, {"b": {"c": 1}}) == ["b"]

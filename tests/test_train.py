@@ -715,6 +715,16 @@ def test_a_frozen_policy_stays_what_it_was_while_the_world_model_learns(config, 
     assert all({"world_model/loss", "replay/world_model/loss"} <= set(step) for step in steps)
 
 
+def test_a_frozen_policy_with_a_memory_learns_nothing_and_remembers(config, tmp_path, bills, by_the_book):
+    """Whatever it does better later, it does because of its notes."""
+    run = Run(config(**STEPS | REMEMBER | {"policy.learning_rate": 0.0, "task_budget": 4}), tmp_path, bills)
+    run.publish()
+    start, steps = weights_of(tmp_path), [run.advance(), run.advance()]
+    assert weights_of(tmp_path).keys() == {POLICY} and same(start[POLICY], weights_of(tmp_path)[POLICY])
+    assert all(step["groups_kept"] and step["trained_tokens"] == 0 for step in steps)
+    assert notes_in(by_the_book[0])
+
+
 # --- dreams ----------------------------------------------------------------------------------
 
 

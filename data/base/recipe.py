@@ -437,7 +437,7 @@ def begin_with(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, fold
     for name in [name for name in weights if "embed_tokens" in name or "lm_head" in name]:
         rows = model.state_dict()[name].clone()
         for token, index in tokenizer.get_vocab().items():
-            if (before := known.get(token.replace("note|>", "imagine|>"))) is not None:
+            if (before := known.get(token, known.get(token.replace("note|>", "imagine|>")))) is not None:
                 rows[index] = weights[name][before]
         weights[name] = rows
     model.load_state_dict(weights)

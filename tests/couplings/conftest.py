@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from scripted import Scripted
 
-from lfo.config import RolloutConfig
+from lfo.config import RolloutConfig, WorldModelConfig
+from lfo.couplings import Imagine
 from lfo.envs.phone import PhoneEnvironment
 from lfo.rollout.play import play
 from lfo.text.base import load_tokenizer
@@ -17,6 +18,11 @@ from lfo.types import Attempt
 def bank(base_path, tiny) -> Codec:
     """The codec of the small world."""
     return Codec(load_tokenizer(base_path), PhoneEnvironment(tiny))
+
+
+@pytest.fixture
+def imagine(bank) -> Imagine:
+    return Imagine(WorldModelConfig(), bank)
 
 
 @pytest.fixture(scope="session")

@@ -23,11 +23,6 @@ from lfo.types import Role, Sample, StopReason
 NOTE = f"world model: {REPLY}"
 
 
-@pytest.fixture
-def imagine(bank) -> Imagine:
-    return Imagine(WorldModelConfig(), bank)
-
-
 def test_one_note_between_directory_and_form(scripted, imagine, bank, attempt):
     (row,), _ = scripted(imagine, playing(SEARCH, FORM, CALL, ""), [attempt("bill")])
     texts = [text for text, _ in spans(row, bank)]
@@ -73,7 +68,8 @@ def test_a_chat_is_played_and_imagined_alike(chat_path, tiny, attempt):
         return f"<tool_call>\n{json.dumps({'name': action.tool, 'arguments': action.arguments})}\n</tool_call>"
 
     rollout = RolloutConfig(max_action_tokens=400, max_tokens=4000)
-    (row,) = play(Scripted(chat, answer), chat, [[[attempt("bill")]]], Imagine(WorldModelConfig(), chat), rollout, 0, "phone")
+    imagine = Imagine(WorldModelConfig(), chat)
+    (row,) = play(Scripted(chat, answer), chat, [[[attempt("bill")]]], imagine, rollout, 0, "phone")
     assert [written(turn.action) for turn in row.turns] == [SEARCH, FORM, CALL, ""]
     assert row.stop is StopReason.AGENT_STOPPED
     *calls, goodbye = [text for text, role in spans(row, chat) if role is Role.ACTION]

@@ -50,10 +50,10 @@ def intentions(engine: Scripted) -> int:
 # --- the way ---------------------------------------------------------------------------------
 
 
-def test_notes_follow_the_policys_way(scripted, bank, attempt):
+def test_notes_follow_the_policys_way(scripted, imagine, bank, attempt):
     """Fraud sends to Customer Service, which wants fields; whoever has them is served there and asks Fraud again."""
     answer = playing(SEARCH, "", means=[FRAUD, SERVICE, FRAUD, FRAUD], reply=WAY)
-    (row,), engine = scripted(Imagine(WorldModelConfig(), bank), answer, [attempt("fraud")])
+    (row,), engine = scripted(imagine, answer, [attempt("fraud")])
     assert notes_of(row, bank) == [f"world model: {WAY[number]}" for number in (FRAUD, SERVICE, FRAUD)]
     request, directory = attempt("fraud").task.request, tuple(row.turns[:1])
     served = (*directory, Turn(phone_call(SERVICE), "", "success"))
@@ -65,9 +65,9 @@ def test_notes_follow_the_policys_way(scripted, bank, attempt):
     assert [turn.tool for turn in row.turns] == ["search_company", ""]  # nothing of all that has happened
 
 
-def test_each_intention_is_asked_after_the_notes_so_far(scripted, bank, attempt):
+def test_each_intention_is_asked_after_the_notes_so_far(scripted, imagine, bank, attempt):
     answer = playing(SEARCH, "", means=[FRAUD, SERVICE, "nobody"], reply=WAY)
-    (row,), engine = scripted(Imagine(WorldModelConfig(), bank), answer, [attempt("fraud")])
+    (row,), engine = scripted(imagine, answer, [attempt("fraud")])
     texts = [bank.decode(p.tokens) for p in engine.prompts if p.session is None and p.adapter == "policy"]
     first, second = (f"<|note|>{note}<|/note|>" for note in notes_of(row, bank))
     begun = '<|tool|>make_phone_call<|args|>{"phone_number": "'
@@ -86,16 +86,16 @@ def test_each_intention_is_asked_after_the_notes_so_far(scripted, bank, attempt)
         (["I do not know"], 0),
     ],
 )
-def test_there_are_notes_until_no_call_is_new(scripted, bank, attempt, means, count):
-    (row,), engine = scripted(Imagine(WorldModelConfig(), bank), playing(SEARCH, "", means=means, reply=WAY), [attempt("fraud")])
+def test_there_are_notes_until_no_call_is_new(scripted, imagine, bank, attempt, means, count):
+    (row,), engine = scripted(imagine, playing(SEARCH, "", means=means, reply=WAY), [attempt("fraud")])
     assert len(notes_of(row, bank)) == count and intentions(engine) == count + 1
 
 
-def test_there_are_at_most_so_many_notes(scripted, bank, attempt):
+def test_there_are_at_most_so_many_notes(scripted, imagine, bank, attempt):
     """Fraud is asked again whenever somebody else has served: each time that is a new question."""
     replies = SERVED | {FRAUD: WAY[FRAUD]}
     means = [FRAUD, SERVICE, FRAUD, BILLING, FRAUD, LOANS, FRAUD, SALES]
-    (row,), engine = scripted(Imagine(WorldModelConfig(), bank), playing(SEARCH, "", means=means, reply=replies), [attempt("fraud")])
+    (row,), engine = scripted(imagine, playing(SEARCH, "", means=means, reply=replies), [attempt("fraud")])
     assert len(notes_of(row, bank)) == intentions(engine) == NOTES == 6
     assert [asked_for(text) for text in asked_of(engine, bank)] == means[:NOTES]
 

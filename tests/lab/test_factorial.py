@@ -24,14 +24,14 @@ ARMS = {
     "truth_frozen": {"world_model": {"coupling": "truth"}, "policy": {"learning_rate": 0}},
 }
 CURVES = {
-    ("baseline", 1): ["0000", "0000", "1000"],
-    ("baseline", 2): ["0000", "1000", "1000"],
-    ("imagine", 1): ["0000", "1100", "1110"],
-    ("imagine", 2): ["0000", "0000", "1110"],
-    ("placebo", 1): ["0000", "0000", "0000"],
-    ("placebo", 2): ["0000", "0000", "0000"],
-    ("truth_frozen", 1): ["1100", "1100"],
-    ("truth_frozen", 2): ["1100", "1100"],
+    ("baseline", 101): ["0000", "0000", "1000"],
+    ("baseline", 102): ["0000", "1000", "1000"],
+    ("imagine", 101): ["0000", "1100", "1110"],
+    ("imagine", 102): ["0000", "0000", "1110"],
+    ("placebo", 101): ["0000", "0000", "0000"],
+    ("placebo", 102): ["0000", "0000", "0000"],
+    ("truth_frozen", 101): ["1100", "1100"],
+    ("truth_frozen", 102): ["1100", "1100"],
 }
 
 
@@ -119,7 +119,7 @@ def test_summary_by_hand(summary):
     assert rows.loc[("imagine", "all", "tasks_to_70"), "median"] == 80
     assert rows.loc[("imagine", "all", "tasks_to_70_of_truth"), "median"] == 60
     assert np.isinf(rows.loc[("baseline", "all", "tasks_to_70_of_truth"), "median"])
-    assert rows.loc[("imagine", 1, "success"), ["median", "runs"]].tolist() == [0.75, 1]
+    assert rows.loc[("imagine", 101, "success"), ["median", "runs"]].tolist() == [0.75, 1]
     assert rows.loc[("placebo", "all", "success"), ["median", "low", "high"]].tolist() == [0, 0, 0]
     about = ["notes", "policy", "circumstances", "replies"]
     assert rows.loc[("truth_frozen", "all", "success"), about].tolist() == [TRUTH, FROZEN, 4, "reasons"]

@@ -40,15 +40,15 @@ def curve(arm: str, *successes: str, world: int = 1, seed: int = 0, companies: s
 
 
 def test_outcomes_are_read_task_by_task(tmp_path):
-    folder = tmp_path / "world3-seed7"
+    folder = tmp_path / "world103-seed7"
     folder.mkdir()
-    config = load_config("configs/smoke.yaml", seed=7, eval_tasks=2, eval_episodes=2, **{"env.world_seed": 3})
+    config = load_config("configs/smoke.yaml", seed=7, eval_tasks=2, eval_episodes=2, **{"env.world_seed": 103})
     (folder / "config.json").write_text(json.dumps(as_dict(config)))
     rows = [{"kind": "outcomes", "split": "test", "tasks": t, "successes": s} for t, s in ((0, "0001"), (8, "1011"))]
     rows.append({"kind": "outcomes", "split": "validation", "tasks": 0, "successes": "1111"})
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (found,) = hierarchy.read_curves({"ours": [folder]}, "test")
-    assert (found.arm, found.world, found.seed) == ("ours", 3, 7)
+    assert (found.arm, found.world, found.seed) == ("ours", 103, 7)
     assert found.tasks.tolist() == [0, 8] and found.successes.tolist() == [[0, 0.5], [0.5, 1]]
     tasks = hierarchy.tasks_of(config.env, "test")[:2]
     assert found.companies == tuple(task.company_id for task in tasks)

@@ -71,12 +71,12 @@ def test_arms_are_named_sets_of_settings(base_config, tmp_path):
 def test_arms_in_several_worlds(base_config, tmp_path):
     """Every arm in every world with every seed, first seeds first; the world is in the folder's name."""
     (tmp_path / "arms.yaml").write_text(
-        f"config: {base_config[1]}\nworlds: [1, 2]\nseeds: [0, 5]\narms: {{plain: {{}}, wide: {{policy.tis_cap: 0.3}}}}\n"
+        f"config: {base_config[1]}\nworlds: [1, 2]\nseeds: [0, 5]\n"
+        "arms: {plain: {}, wide: {policy.tis_cap: 0.3}}\n"
     )
     runs = read_grid(tmp_path / "arms.yaml", "out")
-    assert list(runs)[:3] == [
-        Path(f"out/{name}") for name in ("plain/world1-seed0", "wide/world1-seed0", "plain/world2-seed0")
-    ]
+    first = ["plain/world1-seed0", "wide/world1-seed0", "plain/world2-seed0"]
+    assert list(runs)[:3] == [Path("out") / name for name in first]
     found = {(c.name, c.env.world_seed, c.seed) for c in runs.values()}
     assert found == {(arm, world, seed) for arm in ("plain", "wide") for world in (1, 2) for seed in (0, 5)}
     assert {arm: len(folders) for arm, folders in by_arm(runs).items()} == {"plain": 4, "wide": 4}

@@ -109,7 +109,9 @@ def test_a_note_is_a_user_message_of_its_own(chat, env):
     assert split != chat.encode("please") and str(split)[1:-1] in str(chat.note("memory", split))
 
 
-@pytest.mark.parametrize("hint", ["{reply} (says the {source})", "{source}: {reply}", "By the {source}, {reply}, {source}."])
+@pytest.mark.parametrize(
+    "hint", ["{reply} (says the {source})", "{source}: {reply}", "By the {source}, {reply}, {source}."]
+)
 def test_who_says_a_note_stands_where_the_environment_puts_it(chat_path, env, monkeypatch, hint):
     monkeypatch.setattr(type(env.knowledge), "hint", hint)
     chat = load_codec(ModelConfig(str(chat_path), dialect="chat"), env)

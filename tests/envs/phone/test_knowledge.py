@@ -81,11 +81,11 @@ def test_state_by_hand(known):
     assert "Previous Actions: none stopped." in state_before(known, "Please.", hung_up)
 
 
-def test_the_department_that_is_called_is_named(known, tiny):
+def test_the_department_that_is_called_is_named(known, looked_up):
     """Where the directory has its number: who reads the state need not look it up."""
     billing = "800-555-0003"
     calls = [phone_call(billing), phone_call(billing, {"email": "x"}), phone_call("800-555-9999"), form([])]
-    states = [known.state(Question("Please.", looked_up(tiny, "bank"), call)) for call in calls]
+    states = [known.state(Question("Please.", (looked_up("Harbor Bank"),), call)) for call in calls]
     named = [state.partition("Unavailable: [].")[2] for state in states]
     assert named == [" Calls Billing.", " Calls Billing.", "", ""]
 
