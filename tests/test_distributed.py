@@ -432,7 +432,7 @@ def test_killed_and_resumed_by_two_or_one_it_is_the_run_of_one(run_config, tmp_p
     """The run of one process, never interrupted, has the metrics of both: what is sampled does not depend on it."""
     reference = train(run_config, tmp_path / "reference", progress=False)
     steps = [row for row in metrics_of(reference) if row["kind"] == "step"]
-    assert len(steps) == 3 and "policy/grad_norm" in steps[0]
+    assert len(steps) == 3 and any("policy/grad_norm" in step for step in steps)
 
     killed_in_the_second_step(run_config, tmp_path / "two")
     assert len(metrics_of(tmp_path / "two")) < len(metrics_of(reference))

@@ -173,13 +173,15 @@ def phase_figure(table: pd.DataFrame, policy: str = FROZEN) -> plt.Figure:
 def curve_figure(runs: Runs, arms: Iterable[str], against: str = "tasks") -> plt.Figure:
     """Success against what it cost: sampled tasks, episodes, tokens (sampled and trained) or seconds; medians."""
     fig, axes = plt.subplots(1, 2, figsize=(13, 4), sharey=True, layout="constrained")
-    arms = list(arms)
+    arms, colours = list(arms), sns.color_palette()
     for ax, (split, title) in zip(axes, SPLIT_NAMES.items(), strict=True):
-        for arm, colour in zip(arms, sns.color_palette("husl", len(arms)), strict=True):
+        for i, arm in enumerate(arms):
+            again, place = divmod(i, len(colours))  # colours come again, with dashes
             grid, success = _aligned(runs[arm], split, against)
             if len(grid):
-                ax.plot(grid, np.median(success, axis=0), marker="o", ms=3, color=colour, label=arm)
-                ax.fill_between(grid, success.min(axis=0), success.max(axis=0), color=colour, alpha=0.12, lw=0)
+                look = {"marker": "o", "ms": 3, "color": colours[place], "ls": "--" if again else "-"}
+                ax.plot(grid, np.median(success, axis=0), label=arm, **look)
+                ax.fill_between(grid, success.min(axis=0), success.max(axis=0), color=colours[place], alpha=0.12, lw=0)
         ax.set(title=title, xlabel=AGAINST[against], ylim=(-0.02, 1.02))
     axes[0].set_ylabel("success, greedy")
     axes[1].legend(title="median and range of runs", fontsize="small", loc="upper left", bbox_to_anchor=(1.01, 1))
