@@ -257,10 +257,11 @@ def _evaluate(args) -> None:
 def _diagnose(args) -> None:
     from lfo.lab.diagnostics import diagnose
 
-    *numbers, (_, advice) = dataclasses.asdict(diagnose(args.run)).items()
-    for name, value in numbers:
-        print(f"{name.replace('_', ' '):20} {'-' if value != value else f'{value:.4g}'}")
-    print(advice)
+    found = dataclasses.asdict(diagnose(args.run))
+    for name, value in found.items():
+        if not isinstance(value, str):
+            print(f"{name.replace('_', ' '):20} {'-' if value != value else f'{value:.4g}'}")
+    print(*(text for text in found.values() if isinstance(text, str) and text), sep="\n")
 
 
 def _inspect(args) -> None:

@@ -92,6 +92,21 @@ class PolicyConfig:
     epochs: Positive = 1  # passes over a step's groups; the world model joins in the first
     tis_cap: Weight = 0.0  # cap of the truncated importance weight learner / sampler (2 is usual); 0: no such weight
     max_grad_norm: Weight = 1.0  # of each adapter by itself
+    entropy: Weight = 0.0  # weight of the entropy bonus (PPO): of the sampling distribution, nats per action token
+    kl: Weight = 0.0  # weight of the KL divergence from the frozen base (GRPO), nats per action token; DAPO has none
+    # weight of the cross-entropy on as many earlier successes as a group has rollouts, in each update (self-imitation)
+    imitate: Weight = 0.0
+
+    def __post_init__(self):
+        if self.extras and not self.learning_rate:
+            raise ConfigError(
+                f"a policy with policy.learning_rate 0 learns nothing: set it above 0, or {self.extras} to 0."
+            )
+
+    @property
+    def extras(self) -> str:
+        """The settings above that add something to the objective, by name; "" where it is DAPO's alone."""
+        return ", ".join(f"policy.{name}" for name in ("entropy", "kl", "imitate") if getattr(self, name))
 
 
 @settings
@@ -203,6 +218,8 @@ class RunConfig:
             )
         if w and w.coupling == "cloning" and (w.anonymise or w.shuffle or self.model.dialect != "tags"):
             raise ConfigError("coupling 'cloning' clones actions: no anonymise, no shuffle, and the dialect 'tags'.")
+        if w and w.coupling == "cloning" and self.policy.extras:
+            raise ConfigError(f"coupling 'cloning' learns nothing from rewards: set {self.policy.extras} to 0.")
         if w and w.coupling == "echo" and self.policy.epochs > 1:
             raise ConfigError("coupling 'echo' learns replies in the policy's own pass: set policy.epochs to 1.")
         if w and w.coupling == "echo" and (self.rollout.temperature != 1 or self.model.dialect != "tags"):

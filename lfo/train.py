@@ -32,7 +32,7 @@ from lfo.envs import make_environment
 from lfo.evaluate import evaluation_rows, means
 from lfo.learn.learner import Learner
 from lfo.learn.objectives import Dapo
-from lfo.learn.replay import ReplayBuffer, shuffled
+from lfo.learn.replay import ReplayBuffer, Successes, shuffled
 from lfo.learn.schedule import Due, turns
 from lfo.protocols import Coupling, Engine, Environment, Question
 from lfo.rollout import make_engine
@@ -74,7 +74,7 @@ class Run:
             config, self.coupling.layout, self.objective, self.codec.pad_id, device=device, bf16=self.bf16
         )
         self.engine: Engine = make_engine(config, device)
-        self.buffer, self.due = ReplayBuffer(), Due()
+        self.buffer, self.due, self.successes = ReplayBuffer(), Due(), Successes()
         self.stream = TaskStream(self.env.tasks("train"), config.seed)
         self.step, self.version = 0, 0
         self.sampled = self.tasks_seen = 0
@@ -113,6 +113,8 @@ class Run:
             curious = self._curiosity(kept)
             rows = [row for row in now.rows if not row.scout]
             learned = self._learn(kept + informative(dreamt), rows, examples, factor)
+        if self.config.policy.imitate:
+            self.successes.add(rows)  # for the steps to come
         with self._timed("publish"):
             self.publish()
         self.step += 1
@@ -243,14 +245,16 @@ class Run:
         own = self._own_logprobs(parts) if c.policy.tis_cap > 0 else None
         for i in range(len(parts) * c.policy.epochs):
             part, before = list(parts[i % len(parts)]), own and list(own[i % len(parts)])
-            share: list[Encoded] = []
+            seed, share = derive_seed(c.seed, "joint", self.step, i), []
+            more = self.successes.draw(c.rollout.group_size, derive_seed(seed, "imitate")) if part else []
             if i < count:
                 share = [example.encoded for example in examples[i::count]]
-                part += listening[i::count]
-                if before is not None:
-                    before += [[] for _ in listening[i::count]]
+                more += listening[i::count]
+            part += more
+            if before is not None:
+                before += [[] for _ in more]
             if part or share:
-                yield self.learner.update(part, share, factor, derive_seed(c.seed, "joint", self.step, i), before)
+                yield self.learner.update(part, share, factor, seed, before)
 
     def _samples(self, update: Sequence[Rollout]) -> list[Sample]:
         """What is learned from the rollouts of one update."""
@@ -317,6 +321,7 @@ class Run:
             "version": self.version,
             "evaluated_at": self.evaluated_at,
             "due": self.due.to_json(),
+            "successes": self.successes.to_json(),
             "ahead": to_json(self.ahead),
         }
         return self.folder.save(self.step, self.config, state, self.buffer.examples) if distributed.first() else None
@@ -333,6 +338,7 @@ class Run:
         state, examples = found
         self.learner.load_state(state["learner"])
         self.buffer, self.due = ReplayBuffer(examples), Due.from_json(state["due"])
+        self.successes = Successes.from_json(state["successes"])
         self.coupling.hear(examples)
         self.stream.position, self.step = state["position"], state["step"]
         self.version, self.evaluated_at = state["version"], state["evaluated_at"]
@@ -442,6 +448,7 @@ def _of_rollouts(rows: Sequence[Rollout]) -> dict[str, float]:
         "train_success": sum(row.success for row in rows) / n,
         **{f"train_{name}": value for name, value in metrics.items()},
         "tokens_per_rollout": sum(len(row.tokens) for row in rows) / n,
+        "replies_per_rollout": sum(len(row.examples) for row in rows) / n,
     }
 
 

@@ -207,6 +207,7 @@ class Sample:
     advantages: per token; None where nothing is learned from the actions, and the sample is only listened to.
     heard: the tokens that the world model learns in the policy's own forward pass; None: none.
     distilled: the context is not the one that was sampled in, so the importance ratio is dropped.
+    imitated: an earlier success, whose actions are learned by cross-entropy; advantages say nothing more.
     returns: per token, for objectives with a value head.
     """
 
@@ -217,6 +218,7 @@ class Sample:
     heard: list[bool] | None = None
     distilled: bool = False
     returns: list[float] | None = None
+    imitated: bool = False
 
 
 def by_group(rollouts: Iterable[Rollout]) -> dict[int, list[Rollout]]:

@@ -105,7 +105,9 @@ def test_diagnose_prints_numbers_and_advice(run_folder, capsys):
     assert main(["diagnose", str(run_folder)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["tasks", "2"] and lines[-1].startswith("The world model names the fields of ")
-    assert all(re.fullmatch(r"[a-z ]+ (-|[-+.\de]+)", line) for line in lines[:-1])
+    numbers, findings = lines[:7], lines[7:-1]
+    assert all(re.fullmatch(r"[a-z ]+ (-|[-+.\de]+)", line) for line in numbers)
+    assert all(re.fullmatch(r"(Warning: )?The world model's .* times the policy's .*", line) for line in findings)
 
 
 def test_inspect_shows_predictions_beside_replies(run_folder, tmp_path, capsys, monkeypatch):

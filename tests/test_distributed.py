@@ -165,6 +165,12 @@ def findings(folder: Path, config: RunConfig, samples: list[Sample], examples: l
     learner = new_learner(coupled(config, coupling="imagine", context_distillation=0.5))
     views = [*samples, *(distilled(sample) for sample in samples[:3])]
     found["distilled"] = gradients(learner, lambda: learner.update(views, [], 1.0, 0))
+
+    added = dataclasses.replace(config.policy, entropy=0.1, kl=0.2, imitate=0.5)
+    learner = new_learner(dataclasses.replace(config, policy=added))
+    learner.load_state(torch.load(folder / "begun.pt", weights_only=True))
+    views = [*samples, dataclasses.replace(samples[1], imitated=True)]
+    found["added"] = gradients(learner, lambda: learner.update(views, [], 1.0, 0))
     return found
 
 
@@ -292,6 +298,15 @@ def test_replies_in_passing_distilling_and_surprise_are_those_of_one_process(one
     if what in ("in passing", "distilled"):
         name = {"in passing": "world_model/loss", "distilled": "distillation/neg_logprob"}[what]
         assert one[what]["metrics"][name] > 0 and any(g.abs().sum() > 0 for g in one[what][POLICY])
+
+
+def test_what_is_added_to_the_objective_is_that_of_one_process(one_and_two):
+    """An entropy bonus, a penalty towards the base, and one earlier success, which one process alone imitates."""
+    one, two, _ = one_and_two
+    assert all(apart(one["added"], found["added"]) == [] for found in two)
+    assert apart(one["added"][POLICY], one["plain", "no example"][POLICY]) != []
+    names = ("policy/entropy", "policy/kl_to_base", "policy/imitation_loss")
+    assert all(one["added"]["metrics"][name] > 0 for name in names)
 
 
 def test_frugal_settings_change_nothing(one_and_two):

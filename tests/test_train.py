@@ -509,7 +509,9 @@ def test_a_baseline_has_no_world_model(config, tmp_path, generous):
     run.publish()
     metrics = run.advance()
     assert set(RunFolder(tmp_path).adapters()) == {POLICY}
-    assert metrics["examples_seen"] == 0 and not [k for k in metrics if "world_model" in k]
+    assert metrics["examples_seen"] == metrics["replies_per_rollout"] == 0 and not [
+        k for k in metrics if "world_model" in k
+    ]
 
 
 def test_imagining_runs_through_the_loop(config, tmp_path, generous):
@@ -726,6 +728,72 @@ def test_a_frozen_policy_with_a_memory_learns_nothing_and_remembers(config, tmp_
     assert notes_in(by_the_book[0])
 
 
+# --- a stronger baseline -----------------------------------------------------------------------
+
+
+STRONG = {"policy.entropy": 0.01, "policy.kl": 0.1, "policy.imitate": 0.5, "rollout.group_size": 4}
+
+
+def learned_by(run: Run, monkeypatch) -> list[list]:
+    """The samples of each update from now on, in a list that grows."""
+    seen, update = [], run.learner.update
+    monkeypatch.setattr(run.learner, "update", lambda samples, *rest: seen.append(samples) or update(samples, *rest))
+    return seen
+
+
+@pytest.mark.parametrize("more", [{"world_model": None}, BEHIND | STRONG | {"world_model.coupling": "truth"}])
+def test_what_is_added_to_dapo_survives_a_kill(config, tmp_path, bills, by_the_book, monkeypatch, more):
+    """The successes of the checkpoint, byte for byte, and from there the same run; everything is logged."""
+    settings = config(**STEPS | STRONG | more)
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    train(settings, whole, bills, progress=False)
+    killed_after(3, settings, killed, bills, monkeypatch)
+    assert [path.name for path in RunFolder(killed).checkpoints] == ["step-000002.pt"]
+    train(settings, killed, bills, progress=False)
+    assert metrics_of(killed) == metrics_of(whole) and same(weights_of(killed)[POLICY], weights_of(whole)[POLICY])
+    kept = [RunFolder(folder).load(settings)[0]["successes"] for folder in (whole, killed)]
+    assert kept[0] == kept[1] and len(json.loads(kept[0])["rollouts"]) > 1
+    first, *later = (row for row in metrics_of(whole) if row["kind"] == "step")
+    assert first["policy/kl_to_base"] == pytest.approx(0, abs=1e-6) and "policy/imitation_loss" not in first
+    assert all(row["policy/entropy"] > 0 and row["policy/imitation_loss"] > 0 for row in later)
+    assert all(row["policy/kl_to_base"] > 0 for row in later)
+
+
+def test_successes_are_imitated_as_they_were_sampled_from_the_next_step_on(
+    config, tmp_path, bills, by_the_book, monkeypatch
+):
+    """With notes in their contexts; scouts are not among them, and not more in an update than a group has rollouts."""
+    scouting = {"world_model.coupling": "truth", "world_model.scouts": 1, "rollout.group_size": 5}
+    run = Run(config(**STEPS | STRONG | scouting, **{"policy.groups_per_update": 1}), tmp_path, bills)
+    seen, rows, sample = learned_by(run, monkeypatch), [], run.sample_groups
+    monkeypatch.setattr(run, "sample_groups", lambda: rows.append(sample()) or rows[-1])
+    run.publish()
+    for step in range(3):
+        seen.clear()
+        run.advance()
+        successes = [row for before in rows[:step] for row in before if row.success and not row.scout]
+        known = [(row.tokens, row.roles, row.logprobs) for row in successes]
+        imitated = [[s for s in samples if s.imitated] for samples in seen]
+        assert len(seen) == 2 and [len(found) > 0 for found in imitated] == [step > 0] * 2
+        assert all((s.tokens, s.roles, s.old_logprobs) in known for found in imitated for s in found)
+        assert all(Role.NOTE in s.roles for found in imitated for s in found) and max(map(len, imitated)) <= 5
+
+
+def test_a_step_without_an_informative_group_imitates_nothing(dealt, monkeypatch):
+    """An update of the world model is none of the policy; whoever does not imitate keeps nothing."""
+    settings = {"policy.imitate": 0.5, "policy.tis_cap": 2.0, "rollout.tasks_per_step": 1, "world_model.updates": 0}
+    run = dealt([WON, MIXED, LOST, MIXED], **settings)
+    seen = learned_by(run, monkeypatch)
+    run.publish()
+    for _ in range(4):
+        run.advance()
+    assert [[s.imitated for s in samples] for samples in seen] == [[], [False] * 2 + [True], [], [False] * 2 + [True]]
+    bare = dealt([WON])
+    bare.publish()
+    bare.advance()
+    assert len(run.successes.rollouts) == 1 and bare.successes.rollouts == []
+
+
 # --- dreams ----------------------------------------------------------------------------------
 
 
@@ -836,6 +904,7 @@ def test_dropped_groups_teach_the_world_model_and_not_the_policy(dealt):
     metrics = run.advance()
     assert (metrics["tasks"], metrics["groups_sampled"], metrics["groups_kept"]) == (3, 3, 1)
     assert (metrics["train_success"], metrics["examples_seen"], metrics["tokens_per_rollout"]) == (0.5, 3, 8.0)
+    assert metrics["replies_per_rollout"] == 1
     assert [c.task_id for c in run.buffer.examples] == ["g0", "g1", "g2"]
     assert "policy/loss" in metrics and "world_model/loss" in metrics and "replay/world_model/loss" in metrics
 

@@ -1,16 +1,18 @@
 """The recipe of the embedded base model: a tiny Qwen3 that knows the environment's language and none of its rules.
 
-    python data/base/recipe.py            # about an hour on 2 idle cores; resumes where it was stopped
+    python data/base/recipe.py --compile  # about 1.1 s a step on one core; resumes where it was stopped
     python data/base/recipe.py --noted 0 --out data/base_without_notes
     python data/base/recipe.py --steps 50 --out build/base
 
 1. A byte-level BPE tokenizer whose lexicon (JSON keys, field names, goals, departments, two-digit
    numbers) makes one token of what is one thing.
-2. A curriculum: copy exercises; then transcripts of the exploratory policy in throw-away worlds in
-   which every department of every company has its own random rules, and every circumstance its own random effect; 60%
-   of them carry notes (what would be answered to the calls on the way; one time in six made up; or what was answered
-   in an earlier attempt), followed 85% of the time; whom one would call next, given the notes so far; and world-model
-   examples from the same calls.
+2. A curriculum: copy exercises; then transcripts of the exploratory policy in throw-away worlds; 60% of them carry
+   notes (what would be answered to the calls on the way; one time in six made up; or what was answered in an earlier
+   attempt), followed 85% of the time; whom one would call next, given the notes so far, if one had done what they ask
+   for; and world-model examples from the same calls. At first a world lasts 60 steps and its industries have rules of
+   their trade, as those of the experiments have others, so that taking up rules is practised; from step 4600 on every
+   step has its own world in which every department of every company has its own random rules, and every circumstance
+   its own random effect there, so that none is left.
 3. A second, shorter round with more copying at a quarter of the learning rate.
 
 Loss on action and CSR tokens only. Writes config.json, model.safetensors, the tokenizer files, recipe.json (settings,
@@ -52,7 +54,7 @@ from lfo.protocols import Question
 from lfo.rollout.play import play
 from lfo.text import Codec, load_codec
 from lfo.text.codec import SPECIAL_TOKENS
-from lfo.types import Attempt, Encoded, sha256
+from lfo.types import Attempt, Encoded, Turn, sha256
 
 HERE = Path(__file__).parent
 SEED = 20_000  # worlds of the experiments use seeds below 1,000
@@ -61,8 +63,9 @@ RECALLED = 0.2  # share of the noted that recall earlier attempts
 MADE_UP = 0.2  # share of the others whose notes are wrong
 SOURCES = ("memory", "world model", "truth", "scout", "feedback")  # who says a note is no matter
 RECALL = "earlier attempt"
-MAX_TOKENS = 640  # longer documents are left out
-STEPS, COPY_STEPS, POLISH_FROM = 3500, 1000, 3000  # in all; copy exercises alone; a second, shorter round
+MAX_TOKENS = 800  # longer documents are left out
+STEPS, COPY_STEPS, POLISH_FROM = 5500, 1000, 5000  # in all; copy exercises alone; a second, shorter round
+FREE_FROM, WORLD_STEPS = 4600, 60  # before, a world lasts so many steps and has rules of the trade; then none has
 CALLS_FIRST = 0.08  # share of transcripts that call without a form
 
 
@@ -152,19 +155,43 @@ def build_tokenizer(corpus: list[str], vocab_size: int = 1600) -> PreTrainedToke
 
 def throwaway_world(rng: random.Random, companies: int = 8, tasks: int = 64) -> world.World:
     """Companies whose every department and circumstance has its own random rules, and tasks that can be solved."""
-    phones = [f"800-555-{i:04d}" for i in rng.sample(range(10_000), 5 * companies)]
+    return with_tasks(redrawn(companies_only(rng, companies), rng), rng, tasks)
+
+
+def trade_world(rng: random.Random, companies: int = 48) -> world.World:
+    """Companies with rules of the trade, as the worlds of the experiments have them, and no tasks."""
+    typical = rules.draw_typical(rng, len(vocabulary.CIRCUMSTANCES))
+    offices = {industry: rules.front_office(usual) for industry, usual in typical.effects.items()}
+    drawn = dataclasses.replace(companies_only(rng, companies, offices), typical=typical)
+    for company in drawn.companies.values():
+        variation = rng.choices(("typical", "extra", "different"), (7, 2, 1))[0]
+        hidden = rules.draw_rules(rng, company, typical, variation)
+        drawn.rules.update({(rule.company_id, rule.department): rule for rule in hidden})
+        usual = typical.effects[company.industry]
+        drawn.effects[company.company_id] = rules.draw_exceptions(rng, company.industry, usual, variation)
+    return drawn
+
+
+def companies_only(rng: random.Random, count: int, offices: Mapping[str, str] | None = None) -> world.World:
+    """Companies that hide nothing yet. offices: industry -> a department that all of its companies have."""
+    phones = [f"800-555-{i:04d}" for i in rng.sample(range(10_000), 5 * count)]
     drawn = world.World(-1, {}, {}, rules.TypicalRules({}, {}, {}, {}), {}, ())
-    for i, prefix in enumerate(rng.sample(vocabulary.NAME_PREFIXES, companies)):
+    for i, prefix in enumerate(rng.sample(vocabulary.NAME_PREFIXES, count)):
         industry = vocabulary.INDUSTRIES[i % 4]
         name = f"{prefix} {rng.choice(vocabulary.NAME_SUFFIXES[industry])}"
-        drawn.companies[f"x{i}"] = world.draw_company(rng, f"x{i}", name, industry, phones)
-    drawn = redrawn(drawn, rng)
-    made = []
+        office = (offices or {}).get(industry, "")
+        drawn.companies[f"x{i}"] = world.draw_company(rng, f"x{i}", name, industry, phones, office)
+    return drawn
+
+
+def with_tasks(drawn: world.World, rng: random.Random, tasks: int) -> world.World:
+    """The world with so many tasks that can be solved, of all levels and more."""
+    made: list[PhoneTask] = []
     while len(made) < tasks:
         company = rng.choice(list(drawn.companies.values()))
         profile = world.draw_profile(rng, f"u{len(made)}", company.industry)
         names = [d.name for d in company.departments]
-        chosen = rng.sample(names, min(rng.choices((1, 2, 3), (6, 3, 1))[0], len(names)))
+        chosen = rng.sample(names, min(rng.choices((1, 2, 3), (3, 4, 3))[0], len(names)))
         goals = tuple(rng.choice(vocabulary.DEPARTMENTS[n].goals) for n in chosen)
         circumstances = tuple(c for c in vocabulary.CIRCUMSTANCES if rng.random() < world.PRESENT)
         try:
@@ -203,16 +230,35 @@ def directory(episode: PhoneEpisode) -> dict[str, str]:
     return {d["name"]: d["phone"] for d in json.loads(episode.turns[-1].observation)["departments"]}
 
 
-def rehearsed(knowledge: PhoneKnowledge, episode: PhoneEpisode, source: str) -> tuple[Notes, list[Question], list[str]]:
-    """What would be answered on the way of a caller who follows what is answered; the questions; whom it calls next."""
-    steps, notes = knowledge.way(episode.request, episode.turns), Notes([], [], {})
-    for step in steps:
+@dataclasses.dataclass
+class Intention:
+    """Whom a caller calls next who has read so many notes, and supposes that it has made these calls."""
+
+    read: int
+    supposed: tuple[Turn, ...]
+    department: str
+
+
+def rehearsed(
+    knowledge: PhoneKnowledge, episode: PhoneEpisode, source: str
+) -> tuple[Notes, list[Question], list[Intention]]:
+    """What would be answered on the way of a caller who follows what is answered; the questions; whom it calls next.
+
+    Who has been everywhere names again whom it called first.
+    """
+    steps, notes, intentions = knowledge.way(episode.request, episode.turns), Notes([], [], {}), []
+    past = len(episode.turns)
+    for i, step in enumerate(steps):
+        intentions.append(Intention(i, step.question.turns[past:], step.department))
         status, fields, _ = read_reply(step.truth)
         notes.said.append(f"<|note|>{source}: {step.truth}<|/note|>")
         if status not in SENT:
             notes.order.append(step.department)
             notes.fields[step.department] = set(fields)
-    return notes, [step.question for step in steps], [step.department for step in steps] + notes.order[:1]
+    if steps and notes.order:
+        last = knowledge.supposed(steps[-1].question.turns, steps[-1].question.call, steps[-1].truth)
+        intentions.append(Intention(len(steps), last[past:], notes.order[0]))
+    return notes, [step.question for step in steps], intentions
 
 
 def recalled(knowledge: PhoneKnowledge, attempts: Sequence[PhoneEpisode], listed: Mapping[str, str]) -> Notes:
@@ -258,7 +304,7 @@ class NoteReader(RandomForm):
 
 
 def transcript(throwaway: world.World, task: PhoneTask, rng: random.Random, noted: float):
-    """One episode as segments, (text, whether it is trained on); an intention as segments; world-model questions.
+    """One episode as segments, (text, whether it is trained on); intentions as segments; world-model questions.
 
     noted: share of episodes with notes.
     """
@@ -266,16 +312,16 @@ def transcript(throwaway: world.World, task: PhoneTask, rng: random.Random, note
     env = PhoneEnvironment(throwaway, spoken)
     episode = PhoneEpisode(throwaway, task, spoken, seed=rng.randrange(2**31))
     agent = NoteReader(episode, throwaway, rng)
-    observation, intention, asked = task.request, [], []
+    observation, intentions, asked = task.request, [], []
     segments = [(f"<|task|>{task.request}<|/task|>", False)]
     while episode.stop is None:
         if "departments" in observation and not asked:
             agent.notes, asked, next_ = told(env, episode, rng, noted)
             heard = agent.notes.said if agent.notes else []
-            if next_:
-                count, name = rng.choice(list(next_.items()))
-                before = f'{"".join(heard[:count])}<|tool|>{tools.PHONE}{ARGS_TAG}{{"phone_number": "'
-                intention = [*segments, (before, False), (directory(episode)[name], True)]
+            for means in next_:
+                done = "".join(_acted(turn) for turn in means.supposed)
+                before = f'{"".join(heard[: means.read])}{done}<|tool|>{tools.PHONE}{ARGS_TAG}{{"phone_number": "'
+                intentions.append([*segments, (before, False), (directory(episode)[means.department], True)])
             segments += [(note, False) for note in heard]
         action = agent.act(observation)
         segments += [("<|tool|>", False), (f"{written(action)}<|end|>", True)]
@@ -283,23 +329,28 @@ def transcript(throwaway: world.World, task: PhoneTask, rng: random.Random, note
         if observation:
             said = episode.turns[-1].tool == tools.PHONE
             segments += [("<|obs|>", False), (observation, said), ("<|/obs|>", False)]
-    return episode, segments, intention, asked
+    return episode, segments, intentions, asked
+
+
+def _acted(turn: Turn) -> str:
+    return f"<|tool|>{written(turn.action)}<|end|><|obs|>{turn.observation}<|/obs|>"
 
 
 def told(env: PhoneEnvironment, episode: PhoneEpisode, rng: random.Random, noted: float):
-    """Notes, or None; questions about the way; number of notes read -> whom a caller means to call then."""
+    """Notes, or None; questions about the way; whom a caller means to call."""
     _, asked, following = rehearsed(env.knowledge, episode, "truth")
     first = following[:1]
     if rng.random() >= noted:
-        return None, asked, dict(enumerate(first))
+        return None, asked, first
     if rng.random() < RECALLED:
         notes = recalled(env.knowledge, earlier(env, episode.task, rng), directory(episode))
-        return notes, asked, {len(notes.said): name for name in (notes.order or first)[:1]}
+        means = [dataclasses.replace(i, read=len(notes.said)) for i in first]
+        return notes, asked, [dataclasses.replace(i, department=(notes.order or [i.department])[0]) for i in means]
     knowledge = env.knowledge
     if rng.random() < MADE_UP:
         knowledge = PhoneEnvironment(redrawn(env.world, rng), env.rules).knowledge
     notes, _, following = rehearsed(knowledge, episode, rng.choice(SOURCES))
-    return notes, asked, dict(enumerate(following))
+    return notes, asked, following
 
 
 def earlier(env: PhoneEnvironment, task: PhoneTask, rng: random.Random) -> list[PhoneEpisode]:
@@ -361,6 +412,7 @@ class Documents:
 
     def __init__(self, codec: Codec, copy_steps: int, tokens_per_step: int, noted: float = NOTED):
         self.codec, self.copy_steps, self.tokens_per_step, self.noted = codec, copy_steps, tokens_per_step, noted
+        self.trade: dict[int, world.World] = {}  # the last world with rules of the trade
 
     def draw(self, step: int) -> list[tuple[list[int], list[int]]]:
         rng = random.Random(f"{SEED}/{step}")
@@ -370,10 +422,10 @@ class Documents:
         while size < self.tokens_per_step:
             if rng.random() < copying:
                 documents.append(copy_exercise(self.codec, rng))
-            elif others and rng.random() < 0.5:
+            elif others and rng.random() < (0.6 if 0 <= step < FREE_FROM else 0.5):
                 documents.append(others.pop(rng.randrange(len(others))))
             else:
-                throwaway = throwaway or throwaway_world(rng, tasks=24)
+                throwaway = throwaway or self._world(step, rng)
                 segments, found = self._played(throwaway, rng)
                 documents.append(tokenised(self.codec, segments))
                 others += found
@@ -383,13 +435,22 @@ class Documents:
             size += len(documents[-1][0])
         return sorted(documents, key=lambda d: len(d[0]))
 
+    def _world(self, step: int, rng: random.Random) -> world.World:
+        """One that lasts, so that the model learns to take up a trade's rules; in the end, and to test, one without."""
+        if not 0 <= step < FREE_FROM:
+            return throwaway_world(rng, tasks=24)
+        epoch = step // WORLD_STEPS
+        if epoch not in self.trade:
+            self.trade = {epoch: trade_world(random.Random(f"{SEED}/world/{epoch}"))}
+        return with_tasks(self.trade[epoch], rng, 24)
+
     def _played(self, throwaway: world.World, rng: random.Random):
         """A transcript, and what else is learned from it: whom to call next, and what is answered."""
-        episode, segments, intention, asked = transcript(throwaway, rng.choice(throwaway.tasks), rng, self.noted)
+        episode, segments, intentions, asked = transcript(throwaway, rng.choice(throwaway.tasks), rng, self.noted)
         found = [answered(e.encoded) for e in self.codec.examples("x", episode.request, episode.turns, "phone")]
         knowledge = PhoneKnowledge(throwaway, reasons=episode.rules.replies == "reasons")
         found += [answered(self.codec.encoded(question, knowledge.truth(question))) for question in asked]
-        return segments, found + ([tokenised(self.codec, intention)] if intention else [])
+        return segments, found + [tokenised(self.codec, intention) for intention in intentions]
 
 
 # --- training --------------------------------------------------------------------------------
@@ -460,7 +521,7 @@ def train_step(model, optimizer, documents, pad_id) -> float:
     for ids, mask in batches(documents, pad_id):
         with torch.autocast("cpu", torch.bfloat16):
             # Right padding needs no attention mask under causal attention.
-            hidden = model.model(ids).last_hidden_state[:, :-1]
+            hidden = model.model(ids, use_cache=False).last_hidden_state[:, :-1]
             picked = mask[:, 1:].bool()
             logits = model.lm_head(hidden[picked])
         loss = torch.nn.functional.cross_entropy(logits.float(), ids[:, 1:][picked], reduction="sum") / total
@@ -502,12 +563,12 @@ def judge(folder: Path, tasks: int = 64, rollouts: int = 16) -> dict:
     greedy = play_tasks(player.engine, player.codec, truth, player.env.tasks("validation"), player.config.rollout, 1)
     seeded = [(task, i * rollouts + k) for i, task in enumerate(chosen) for k in range(rollouts)]
     episodes = [play_scripted(real, task, "random", seed=seed) for task, seed in seeded]
-    (faithful, emitted), (readable, made) = base_report.copying(plain + noted), base_report.parsing(plain + noted)
+    copies, (readable, made) = base_report.copying(plain + noted), base_report.parsing(plain + noted)
     levels = {row["level"]: row["success"] for row in success_rows(greedy, player.env.tasks("validation"))}
     return {
         "rollouts": len(plain),
-        "faithful_copies": faithful / emitted,
-        "copies": emitted,
+        "faithful_copies": {kind: faithful / emitted for kind, (faithful, emitted) in copies.items()},
+        "copies": {kind: emitted for kind, (_, emitted) in copies.items()},
         "readable_calls": readable / made,
         "calls": made,
         "form_information": base_report.form_information(plain, real),
@@ -528,22 +589,26 @@ for a pretrained model, so that everything in this repository runs on a laptop C
 Load it with plain `transformers`: `AutoModelForCausalLM.from_pretrained("data/base")`, and the same for
 `AutoTokenizer`. Licence: Apache-2.0. No text of any person or third party went into it.
 
-**Training data.** Transcripts of the exploratory policy in throw-away worlds in which every department of every
-company has its own random requirements and every circumstance its own random effect there, redrawn all the time.
+**Training data.** Transcripts of the exploratory policy in throw-away worlds: up to step {free_from} with rules of the
+trade that last {world_steps} steps, then worlds in which every department of every company has its own random
+requirements and every circumstance its own random effect there, redrawn at every step.
 {noted:.0%} of the transcripts carry notes, followed {followed:.0%} of the time: one in five remembers earlier attempts,
 of the others one in five is made up; who is said to say them is drawn at random. Copy exercises; whom one would call
 next; world-model examples from the same calls. All phrasings of users, those included that no task has, since what
 they have in common is language; no held-out phrasing of CSRs. Loss on action and CSR tokens only.
-`data/base/recipe.py` is the recipe ({steps} steps; the curriculum is in its opening lines). These weights are an
-interim state: they go on from the base of the first round (`--begin-with`) in two rounds of 1,500 and 500 steps, the
-second with more requests that need several calls. Values are copied (99%), phone numbers in long contexts not yet.
+`data/base/recipe.py` is the recipe ({steps} steps; the curriculum is in its opening lines). These weights were not
+made by it in one go: they went on (`--begin-with`) from those of commit f96677e, at step 2500 with worlds of 60 steps,
+and once more at step 4300, when whom one means to call was asked after what is supposed; those of f96677e had gone on
+in the same way from the first round's, at commit f23aab3. Who has once dialled a wrong number goes on to dial others.
 
 **What was measured** on all levels of world 0, sampled at temperature 1 ({rollouts} rollouts each without notes and
 with true ones; `recipe.json` has the figures, `tests/text/test_base.py` holds the bars):
 
 | | measured | bar |
 |---|---|---|
-| phone numbers and field values that are faithful copies | {faithful_copies:.1%} of {copies} | at least 90%, aim 99% |
+| field values that are faithful copies | {faithful_copies[values]:.1%} of {copies[values]} | at least 99% |
+| phone numbers in the first two calls | {faithful_copies[numbers]:.1%} of {copies[numbers]} | at least 97% |
+| phone numbers in later calls | {faithful_copies[later numbers]:.1%} of {copies[later numbers]} | at least 50% |
 | tool calls that can be read | {readable_calls:.1%} of {calls} | at least 97% |
 | form tells the department: permutation p (size, first field) | {p_size:.2f}, {p_first:.2f} | above 0.01 |
 | success without notes | {success:.1%} | as the exploratory policy: {success_of_exploratory_policy:.1%} |
@@ -574,7 +639,8 @@ def write_card(folder: Path, model: Qwen3ForCausalLM, tokens_in_vocabulary: int,
     }
     (folder / "recipe.json").write_text(json.dumps(facts, indent=2) + "\n")
     information = measured["form_information"]
-    said = {"followed": FOLLOWED, "max_tokens": MAX_TOKENS, "bar": "at least 50%" if noted else "none"}
+    said = {"followed": FOLLOWED, "max_tokens": MAX_TOKENS, "free_from": FREE_FROM, "world_steps": WORLD_STEPS}
+    said |= {"bar": "at least 60%" if noted else "none"}
     levels = measured["greedy_success_with_truth"]
     header = [f"level {level}" if level != "0" else "all levels" for level in levels]
     rows = [header, ["---"] * len(header), [f"{success:.0%}" for success in levels.values()]]
@@ -589,8 +655,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=HERE, help="folder of the model")
     parser.add_argument("--steps", type=int, default=STEPS, help="stop after this many")
     parser.add_argument("--copy-steps", type=int, default=COPY_STEPS, help="first steps, with copy exercises alone")
-    parser.add_argument("--tokens", type=int, default=6000, help="tokens per step")
-    parser.add_argument("--begin-with", type=Path, help="an earlier base, from which to go on at two thirds of the way")
+    parser.add_argument("--tokens", type=int, default=8000, help="tokens per step")
+    parser.add_argument("--begin-with", type=Path, help="an earlier base, from which to go on")
+    parser.add_argument("--begin-at", type=int, default=POLISH_FROM // 2, help="the step at which it goes on")
+    parser.add_argument("--compile", action="store_true", help="half as fast again; wants a C++ compiler")
     parser.add_argument("--noted", type=float, default=NOTED, help="share of transcripts with notes")
     parser.add_argument("--lr", type=float, default=2e-3)
     args = parser.parse_args()
@@ -612,13 +680,15 @@ def main() -> None:
     checkpoint, start = args.out / "recipe-checkpoint.pt", 0
     if args.begin_with:
         begin_with(model, codec.tokenizer, args.begin_with)
-        start = POLISH_FROM * 2 // 3
+        start = args.begin_at
     first = start
     if checkpoint.exists():
         saved = torch.load(checkpoint, weights_only=True)
         model.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
         start = saved["step"]
+    for layer in model.model.layers if args.compile else ():
+        layer.compile(dynamic=True)
     stream = Documents(codec, args.copy_steps, args.tokens, args.noted)
     began, bar = time.time(), tqdm(range(start, args.steps), initial=start, total=args.steps, mininterval=10)
     for step in bar:

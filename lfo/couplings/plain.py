@@ -63,13 +63,14 @@ class Plain:
         is set into its context as a note; and it is asked again, as if it had done what the answer asks for, until it
         means no call that is new.
         """
-        knowledge, turns = self.codec and self.codec.env.knowledge, tuple(row.episode.turns)
+        knowledge, past = self.codec and self.codec.env.knowledge, tuple(row.episode.turns)
+        turns = past
         if row.noted or knowledge is None or knowledge.intention(turns) is None:
             return
         row.noted = True
         asked: set[Question] = set()
         while len(asked) < NOTES:
-            call = yield from self.intended(row, turns)
+            call = yield from self.intended(row, turns, turns[len(past) :])
             question = call and Question(row.episode.request, turns, call)
             if question is None or question in asked:
                 return
@@ -80,12 +81,18 @@ class Plain:
             row.add(self.codec.note(self.source, reply), Role.NOTE)
             turns = knowledge.supposed(turns, call, self.codec.reply_text(reply))
 
-    def intended(self, row: Row, turns: Sequence[Turn]) -> Generator[list[Prompt], list, Call | None]:
-        """A script that asks the policy, greedily, what it means to do. Its result: the call to ask about, if any."""
+    def intended(
+        self, row: Row, turns: Sequence[Turn], supposed: Sequence[Turn] = ()
+    ) -> Generator[list[Prompt], list, Call | None]:
+        """A script that asks the policy, greedily, what it means to do. Its result: the call to ask about, if any.
+
+        supposed: the last of the turns, which the policy reads as if they had been.
+        """
         codec = self.codec
         if (blank := codec.env.knowledge.intention(turns)) is None:
             return None
-        beginning, length = [*row.tokens, *codec.beginning(blank)], codec.blank_length(blank)
+        done = [i for turn in supposed for i in codec.turn(turn.action, turn.observation)]
+        beginning, length = [*row.tokens, *done, *codec.beginning(blank)], codec.blank_length(blank)
         (filled,) = yield [Prompt(beginning, POLICY, length, codec.end_id, 0.0)]
         return codec.env.knowledge.question(turns, codec.decode(filled.tokens))
 

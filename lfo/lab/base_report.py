@@ -17,24 +17,25 @@ from lfo.envs.phone.world import World
 from lfo.types import Call, Hangup, Rollout
 
 
-def copying(rows: Sequence[Rollout]) -> tuple[int, int]:
-    """(faithful, emitted): phone numbers and field values in readable calls, and those of them that are copies.
+def copying(rows: Sequence[Rollout]) -> dict[str, tuple[int, int]]:
+    """(faithful, emitted) in readable calls: field values, numbers of a row's first two calls and of its later ones.
 
     A number is a copy where it stands, quoted, in an earlier observation of the same row; a value
     where it stands there for the same field.
     """
-    faithful = emitted = 0
+    faithful, emitted = Counter(), Counter()
     for row in rows:
-        heard = ""
+        heard, calls = "", 0
         for turn in row.turns:
             if turn.tool == PHONE:
+                calls += 1
                 arguments = turn.action.arguments
-                said = [json.dumps(arguments["phone_number"])]
-                said += [f"{json.dumps(f)}: {json.dumps(v)}" for f, v in arguments["auth_info"].items()]
-                faithful += sum(s in heard for s in said)
-                emitted += len(said)
+                said = [("numbers" if calls <= 2 else "later numbers", json.dumps(arguments["phone_number"]))]
+                said += [("values", f"{json.dumps(f)}: {json.dumps(v)}") for f, v in arguments["auth_info"].items()]
+                faithful.update(kind for kind, text in said if text in heard)
+                emitted.update(kind for kind, _ in said)
             heard += turn.observation
-    return faithful, emitted
+    return {kind: (faithful[kind], emitted[kind]) for kind in ("values", "numbers", "later numbers")}
 
 
 def parsing(rows: Sequence[Rollout]) -> tuple[int, int]:

@@ -21,6 +21,9 @@ LOWER_ABOVE = 0.80  # rule accuracy over which it has little left to learn
 FALLING = -0.05  # success trend that counts as a fall: a standard error of 100 episodes
 TREND_EVALUATIONS = 3  # the trend reaches from the first to the last of the newest so many
 RECENT_STEPS = 10  # gradient norms and losses are medians over the newest so many steps
+GRADIENTS, LOSSES = 3.0, 2.0  # healthy ratios world model : policy lie between 1 and these
+FAR = 10.0  # a ratio this far from 1, on either side, is warned of
+ONE_ADAPTER = ("shared", "echo")  # couplings in which both losses move the same weights
 NO_WORLD_MODEL = "There is no world model: lambda has no effect."
 SPLIT = "validation"  # settings are never chosen on the test split
 
@@ -29,8 +32,8 @@ SPLIT = "validation"  # settings are never chosen on the test split
 class Diagnosis:
     """State of a run after `tasks` sampled tasks; nan where the run has no such number.
 
-    gradient_norm_ratio, loss_ratio: world model / policy, joint updates, norms before clipping. The policy's
-    loss counts with its absolute value; the world model's is before lambda, its gradient norm after.
+    gradient_norm_ratio, loss_ratio: world model / policy as they stand in the sum of joint updates, so lambda is in
+    both; norms before clipping, the policy's loss with its absolute value. gradients, losses: what to do about them.
     rule_accuracy: share of calls on the ways of validation tasks to which it says what would be answered.
     token_accuracy: reply tokens of the newest step predicted right. success_trend: change of success.
     """
@@ -42,6 +45,8 @@ class Diagnosis:
     token_accuracy: float
     success: float
     success_trend: float
+    gradients: str
+    losses: str
     advice: str
 
 
@@ -60,14 +65,18 @@ def diagnose(folder: str | Path) -> Diagnosis:
         raise RunError(f"{folder} was never evaluated on {SPLIT} tasks; let it go on with {SPLIT} in eval_splits.")
     trend = scores[-1] - scores[-TREND_EVALUATIONS:][0] if len(scores) > 1 else math.nan
     accuracy = known[-1] if known else math.nan
+    norms = _ratio(steps, "world_model/grad_norm", "policy/grad_norm")
+    losses = _ratio(steps, "world_model/loss", "policy/loss") * (w.lam if w else math.nan)
     return Diagnosis(
         tasks=rows[-1]["tasks"],
-        gradient_norm_ratio=_ratio(steps, "world_model/grad_norm", "policy/grad_norm"),
-        loss_ratio=_ratio(steps, "world_model/loss", "policy/loss"),
+        gradient_norm_ratio=norms,
+        loss_ratio=losses,
         rule_accuracy=accuracy,
         token_accuracy=next((r["world_model/accuracy"] for r in steps[::-1] if "world_model/accuracy" in r), math.nan),
         success=scores[-1],
         success_trend=trend,
+        gradients=ratio_finding("gradient norms", norms, GRADIENTS, run.config.coupling),
+        losses=ratio_finding("losses", losses, LOSSES, run.config.coupling),
         advice=lambda_advice(accuracy, trend, w.lam, w.coupling) if w else NO_WORLD_MODEL,
     )
 
@@ -85,7 +94,25 @@ def diagnosis_table(runs: Runs) -> pd.DataFrame:
 def _ratio(steps: list[dict], above: str, below: str) -> float:
     """Median absolute value of one number over that of the other, each over the steps that have it."""
     values = [[abs(r[name]) for r in steps if name in r] for name in (above, below)]
-    return float(np.median(values[0]) / np.median(values[1])) if values[0] and any(values[1]) else math.nan
+    one, other = (float(np.median(found)) if found else math.nan for found in values)
+    return one / other if other else math.nan
+
+
+def ratio_finding(what: str, ratio: float, most: float, coupling: str) -> str:
+    """Whether a ratio world model / policy is healthy, and what to change where it is not; "" where there is no ratio.
+
+    An adapter of its own has AdamW take lambda out of its steps (`lambda_advice`): there, learning rates are the lever.
+    """
+    if math.isnan(ratio):
+        return ""
+    said = f"The world model's {what} are {ratio:.3g} times the policy's (healthy: 1 to {most:g})"
+    if 1 <= ratio <= most:
+        return f"{said}: keep them."
+    change, reverse = ("raise", "lower") if ratio < 1 else ("lower", "raise")
+    remedy = f"{change} world_model.lam"
+    if coupling not in ONE_ADAPTER:
+        remedy += f", and world_model.learning_rate with it, or {reverse} policy.learning_rate"
+    return f"{'' if 1 / FAR <= ratio <= FAR else 'Warning: '}{said}: {remedy}."
 
 
 def lambda_advice(accuracy: float, trend: float, lam: float, coupling: str) -> str:
@@ -104,7 +131,7 @@ def lambda_advice(accuracy: float, trend: float, lam: float, coupling: str) -> s
         advice, more = f"{knows}, and success falls ({trend:+.0%}): lower lambda from {lam:g}.", "less"
     else:
         return f"{knows}: keep lambda at {lam:g}."
-    if coupling == "shared" or lam == 0:
+    if coupling in ONE_ADAPTER or lam == 0:
         return advice
     return (
         f"{advice} With coupling '{coupling}' the world model has an adapter of its own, and AdamW takes lambda out of"

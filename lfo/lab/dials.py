@@ -6,8 +6,9 @@ calls on the ways of validation tasks (known companies) and test tasks (new ones
 
 from __future__ import annotations
 
+import itertools
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from lfo.config import EnvConfig, derive_seed
 from lfo.couplings.memory import make_teller
@@ -18,7 +19,7 @@ from lfo.envs.phone.phrasings import parse_reply
 from lfo.lab.told import usual_world
 from lfo.types import Encoded, Example
 
-RECALLS = ("table", "nearest", "vote", "linear", "boosted", "additive")
+RECALLS = ("table", "nearest", "vote", "linear", "boosted", "additive", "grammar")
 USUAL = "usual rules"  # of the world, known to the letter, and no company's own
 HEARD = (80, 160, 320, 640)
 
@@ -39,28 +40,34 @@ def as_example(step: Step) -> Example:
 
 
 def dial_rows(
-    circumstances: Sequence[int], worlds: Sequence[int], heard: Sequence[int] = HEARD, recalls: Sequence[str] = RECALLS
+    circumstances: Sequence[int],
+    worlds: Sequence[int],
+    heard: Sequence[int] = HEARD,
+    recalls: Sequence[str] = RECALLS,
+    replies: Sequence[str] = ("list", "reasons"),
 ) -> list[dict]:
-    """Share of calls to which the answer means what the truth means: one row per dial, world, teller, split and number
-    of calls heard."""
+    """Share of calls to which the answer means what the truth means: one row per position of both dials, world, number
+    of calls heard, teller and split."""
     rows = []
-    for dial in circumstances:
-        for seed in worlds:
-            env = make_environment(EnvConfig(world_seed=seed, circumstances=dial))
-            calls = heard_calls(env, max(heard), seed)
-            for count in heard:
-                tellers = {recall: make_teller(recall, env.knowledge) for recall in recalls}
-                for teller in tellers.values():
-                    teller.hear(calls[:count])
-                answers = {name: teller.answer for name, teller in tellers.items()}
-                answers[USUAL] = PhoneKnowledge(usual_world(env.world)).truth
-                rows += [
-                    {"circumstances": dial, "world": seed, "heard": count, "teller": name, "split": split}
-                    | _right(env, answer, split)
-                    for name, answer in answers.items()
-                    for split in ("validation", "test")
-                ]
+    for kinds, said, seed in itertools.product(circumstances, replies, worlds):
+        env = make_environment(EnvConfig(world_seed=seed, circumstances=kinds, replies=said))
+        dials = {"circumstances": kinds, "replies": said, "world": seed}
+        rows += [dials | row for row in _answered(env, heard_calls(env, max(heard), seed), heard, recalls)]
     return rows
+
+
+def _answered(
+    env: PhoneEnvironment, calls: Sequence[Example], heard: Sequence[int], recalls: Sequence[str]
+) -> Iterator[dict]:
+    """What tellers get right in one world who heard the first of these calls."""
+    for count in heard:
+        tellers = {recall: make_teller(recall, env.knowledge) for recall in recalls}
+        for teller in tellers.values():
+            teller.hear(calls[:count])
+        answers = {name: teller.answer for name, teller in tellers.items()}
+        answers[USUAL] = PhoneKnowledge(usual_world(env.world)).truth
+        for (name, answer), split in itertools.product(answers.items(), ("validation", "test")):
+            yield {"heard": count, "teller": name, "split": split} | _right(env, answer, split)
 
 
 def _right(env: PhoneEnvironment, answer, split: str) -> dict:

@@ -18,8 +18,21 @@ import seaborn as sns
 
 from lfo.config import RunConfig
 from lfo.envs.phone.world import LEVELS
-from lfo.lab.hierarchy import Finding, Measure, Study, area, final, middle, reach, read_curves, relative_to
-from lfo.lab.reading import SPLIT_NAMES, Runs
+from lfo.lab.hierarchy import (
+    Finding,
+    Measure,
+    Study,
+    area,
+    curves_of,
+    final,
+    middle,
+    number,
+    reach,
+    read_curves,
+    relative_to,
+    times_fewer,
+)
+from lfo.lab.reading import RUN, SPLIT_NAMES, Runs, frame, spending
 from lfo.runs import RunFolder
 
 FROZEN, TRAINED = "frozen", "trained"
@@ -30,6 +43,7 @@ COLUMNS = "arm policy notes world circumstances replies metric split median low 
 REACHED = 0.7  # of what somebody reaches who is told the truth
 MEASURES: Mapping[str, Measure] = {"success": final, "area": area, "tasks_to_70": reach(REACHED)}
 OF_TRUTH = "tasks_to_70_of_truth"
+HEARD = ("train_calls_per_task", "replies_per_rollout")  # logged in every step
 ALL = "all"  # worlds together
 
 
@@ -58,7 +72,11 @@ def about(runs: Runs, arm: str) -> dict:
 
 def told_the_truth(runs: Runs) -> str:
     """The first arm that is frozen and told the truth; "" if there is none."""
-    wanted = {"notes": TRUTH, "policy": FROZEN}
+    return _first(runs, notes=TRUTH, policy=FROZEN)
+
+
+def _first(runs: Runs, **wanted: str) -> str:
+    """The first arm of which these `facts` are true; "" if there is none."""
     return next((arm for arm in runs if wanted.items() <= about(runs, arm).items()), "")
 
 
@@ -66,10 +84,11 @@ def told_the_truth(runs: Runs) -> str:
 
 
 def summary(runs: Runs) -> pd.DataFrame:
-    """Every arm's success, area and tasks to 70%, over all worlds; tasks to 70% of the truth; success in each world.
+    """Every arm's success, area, tasks and seconds to 70%, over all worlds; the same to 70% of the truth; success in
+    each world; what was heard in training.
 
     median, low, high: over the runs, see `lfo.lab.hierarchy`; tasks are inf where the median run never arrives. All
-    arms must have the same dials, and one of them be frozen and told the truth for "tasks_to_70_of_truth".
+    arms must have the same dials, and one of them be frozen and told the truth for what is "of_truth".
     """
     rows, told = [], told_the_truth(runs)
     for split in SPLIT_NAMES:
@@ -79,15 +98,39 @@ def summary(runs: Runs) -> pd.DataFrame:
         for world in sorted({curve.world for curve in curves}):
             here = Study([curve for curve in curves if curve.world == world])
             rows += _rows(runs, here, split, {"success": final}, world)
-    return pd.DataFrame(rows, columns=COLUMNS)
+        rows += _seconds(runs, split, told)
+    return pd.DataFrame([*rows, *_heard(runs)], columns=COLUMNS)
 
 
 def _rows(runs: Runs, study: Study, split: str, measures: Mapping[str, Measure], world: int | str) -> Iterator[dict]:
     for arm in study.arms:
-        source = Path(runs[arm][0]).parent.as_posix() + "/*/metrics.jsonl"
         for metric, measure in measures.items():
-            where = {"arm": arm, **about(runs, arm), "world": world, "metric": metric, "split": split}
-            yield where | _numbers(study.find(measure, middle(arm), [arm]), "median") | {"source": source}
+            yield _row(runs, arm, split, metric, study.find(measure, middle(arm), [arm]), world)
+
+
+def _row(runs: Runs, arm: str, split: str, metric: str, found: Finding, world: int | str = ALL) -> dict:
+    where = {"arm": arm, **about(runs, arm), "world": world, "metric": metric, "split": split}
+    return where | _numbers(found, "median") | {"source": Path(runs[arm][0]).parent.as_posix() + "/*/metrics.jsonl"}
+
+
+def _seconds(runs: Runs, split: str, told: str) -> Iterator[dict]:
+    """Wall seconds to the same success, and how many times an arm's those of the baseline are."""
+    curves, baseline = read_curves(runs, split, against="seconds"), _first(runs, notes=NOTHING, policy=TRAINED)
+    measure = MEASURES["tasks_to_70"]  # of curves against seconds: seconds
+    for goal, study in {"to_70": Study(curves), "to_70_of_truth": Study(relative_to(curves, told))}.items():
+        yield from _rows(runs, study, split, {f"seconds_{goal}": measure}, ALL)
+        for arm in study.arms if baseline in study.arms else ():
+            if arm != baseline:
+                found = times_fewer(study, measure, arm, baseline)
+                yield _row(runs, arm, split, f"seconds_ratio_{goal}", found)
+
+
+def _heard(runs: Runs) -> Iterator[dict]:
+    """Calls, and replies that are learned, per rollout of training: means over the steps of a run."""
+    steps = frame(runs, "step").reindex(columns=["arm", *RUN, *HEARD]).assign(task_id="", company_id="")
+    for metric in HEARD:
+        study = Study(curves_of(steps.dropna(subset=[metric]), [metric]))
+        yield from _rows(runs, study, "train", {metric: number(0)}, ALL)
 
 
 def _numbers(found: Finding, name: str) -> dict:
@@ -208,17 +251,9 @@ def _aligned(folders: Sequence[str | Path], split: str, against: str) -> tuple[n
 
 def cost_curve(folder: str | Path, split: str, against: str) -> tuple[np.ndarray, np.ndarray]:
     """What a run had cost at each of its evaluations on a split, and its success there."""
-    run = RunFolder(folder)
-    size, spent, costs, shares = run.config.rollout.group_size, 0.0, [], []
-    for row in run.metrics():
-        if row["kind"] == "step":
-            spent += {
-                "tasks": 0.0,
-                "episodes": row["groups_sampled"] * size,
-                "tokens": row["sampled_tokens"] + row["trained_tokens"],
-                "seconds": math.fsum(row["seconds"].values()),
-            }[against]
+    costs, shares = [], []
+    for spent, row in spending(RunFolder(folder), against):
         if row["kind"] == "success" and row["split"] == split and row["level"] == 0:
-            costs.append(float(row["tasks"]) if against == "tasks" else spent)
+            costs.append(spent)
             shares.append(row["success"])
     return np.array(costs), np.array(shares)

@@ -11,6 +11,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import seaborn as sns
+from matplotlib.lines import Line2D
 
 from lfo.lab.reading import SPLIT_NAMES, Runs, aligned, frame, seeds_of, success_frame
 from lfo.lab.tables import final_table
@@ -187,25 +188,33 @@ def entropy_figure(rows: Sequence[Mapping]) -> plt.Figure:
     return fig
 
 
+REPLY_STYLES = {"reasons": "-", "list": "--"}
+
+
 def dial_figure(rows: Sequence[Mapping]) -> plt.Figure:
-    """`lfo.lab.dials.dial_rows`: answers that are right against the number of circumstances, by teller, calls heard
-    (across) and companies (down): the mean of the worlds, in a band from the least to the most."""
+    """`lfo.lab.dials.dial_rows`: answers that are right against the number of circumstances, by teller, replies (with
+    reasons or dashed), calls heard (across) and companies (down): the mean of the worlds, in a band from the least to
+    the most."""
     data = pd.DataFrame(rows)
     heard, tellers = sorted(data["heard"].unique()), list(data["teller"].unique())
+    colours = dict(zip(tellers, sns.color_palette(n_colors=len(tellers)), strict=True))
     size = (4 * len(heard) + 2.5, 6.4)
     fig, axes = plt.subplots(2, len(heard), figsize=size, sharex=True, sharey=True, squeeze=False, layout="constrained")
     for row, (split, title) in zip(axes, SPLIT_NAMES.items(), strict=True):
         for ax, count in zip(row, heard, strict=True):
             part = data[(data["split"] == split) & (data["heard"] == count)]
-            for teller, colour in zip(tellers, sns.color_palette(n_colors=len(tellers)), strict=True):
-                right = part[part["teller"] == teller].groupby("circumstances")["right"]
+            for (teller, replies), one in part.groupby(["teller", "replies"], sort=False):
+                right, colour = one.groupby("circumstances")["right"], colours[teller]
                 middle = right.mean()
-                ax.plot(middle.index, middle, marker="o", color=colour, label=teller)
+                ax.plot(middle.index, middle, marker="o", color=colour, ls=REPLY_STYLES[replies])
                 ax.fill_between(middle.index, right.min(), right.max(), color=colour, alpha=0.15, lw=0)
             ax.set(title=f"{title}, {count} calls heard", ylim=(-0.02, 1.02))
         row[0].set_ylabel("answers that mean what is true")
     axes[0, 0].set_xticks(sorted(data["circumstances"].unique()))
     for ax in axes[1]:
         ax.set_xlabel("kinds of circumstances")
-    axes[0, -1].legend(fontsize="small", loc="upper left", bbox_to_anchor=(1.01, 1))
+    lines = [Line2D([], [], color=colour, marker="o", label=teller) for teller, colour in colours.items()]
+    kinds = [kind for kind in REPLY_STYLES if kind in set(data["replies"])]
+    lines += [Line2D([], [], color="grey", ls=REPLY_STYLES[kind], label=f"replies: {kind}") for kind in kinds]
+    axes[0, -1].legend(handles=lines, fontsize="small", loc="upper left", bbox_to_anchor=(1.01, 1))
     return fig

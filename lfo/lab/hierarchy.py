@@ -20,7 +20,7 @@ import pandas as pd
 
 from lfo.config import EnvConfig, derive_seed
 from lfo.envs import make_environment
-from lfo.lab.reading import Runs, by_run
+from lfo.lab.reading import Runs, by_run, spending
 from lfo.lab.statistics import CONFIDENCE, ENOUGH_RUNS, REFUTED, SUPPORTED, UNDECIDED, arrival
 from lfo.runs import RunFolder
 from lfo.types import Task
@@ -32,7 +32,8 @@ DRAWS = 10_000  # the smallest p-value is 2 in so many: few enough for Holm over
 class Curve:
     """The evaluations of one run on one split.
 
-    tasks: (E,) sampled tasks at each. successes: (E, T) of each task, the mean of its episodes. companies: (T,).
+    tasks: (E,) sampled tasks at each, or what else it had cost by then. successes: (E, T) of each task, the mean of its
+    episodes. companies: (T,).
     """
 
     arm: str
@@ -43,19 +44,23 @@ class Curve:
     companies: tuple[str, ...]
 
 
-def read_curves(runs: Runs, split: str, levels: Sequence[int] | None = None) -> list[Curve]:
-    """The curves of all runs, on tasks of these levels (None: all); a run without such outcomes is left out."""
+def read_curves(runs: Runs, split: str, levels: Sequence[int] | None = None, against: str = "tasks") -> list[Curve]:
+    """The curves of all runs, on tasks of these levels (None: all); a run without such outcomes is left out.
+
+    against: what an evaluation's place on a curve is counted in, see `lfo.lab.reading.spending`.
+    """
     curves = []
     for arm, folders in runs.items():
         for folder in map(RunFolder, folders):
-            rows = [r for r in folder.metrics() if r["kind"] == "outcomes" and r["split"] == split]
+            spent = [(s, r) for s, r in spending(folder, against) if r["kind"] == "outcomes" and r["split"] == split]
+            rows = [row for _, row in spent]
             c = folder.config
             tasks = tasks_of(c.env, split)[: c.eval_tasks] if rows else ()
             chosen = [i for i, task in enumerate(tasks) if levels is None or task.level in levels]
             if chosen:
                 found = np.array([[int(digit) for digit in row["successes"]] for row in rows], dtype=float)
                 successes = found.reshape(len(rows), len(tasks), c.eval_episodes).mean(axis=2)[:, chosen]
-                where = np.array([row["tasks"] for row in rows], dtype=float)
+                where = np.array([cost for cost, _ in spent])
                 companies = tuple(tasks[i].company_id for i in chosen)
                 curves.append(Curve(arm, c.env.world_seed, c.seed, where, successes, companies))
     return curves
@@ -248,9 +253,16 @@ def times(arm: str, other: str, given: float) -> Statistic:
     def ratio(found: Values) -> np.ndarray:
         mine, theirs = _median(found[arm]), _median(found[other])
         unknown = (np.isinf(mine) & np.isinf(theirs)) | (mine == 0)
-        return np.where(unknown, math.nan, np.minimum(theirs, given) / np.where(unknown, 1.0, mine))
+        theirs = np.where(np.isinf(theirs), given, theirs)
+        return np.where(unknown, math.nan, theirs / np.where(unknown, 1.0, mine))
 
     return ratio
+
+
+def times_fewer(study: Study, measure: Measure, arm: str, other: str) -> Finding:
+    """`times`, with the least that a run of the other was given."""
+    given = min(float(curve.tasks[-1]) for curve in study.curves if curve.arm == other)
+    return study.find(measure, times(arm, other, given), (arm, other))
 
 
 def _median(values: np.ndarray | Sequence[float]) -> np.ndarray:

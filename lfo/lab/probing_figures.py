@@ -1,7 +1,7 @@
 """Tables and figures of notebook 06: what the world model knows, and whether the policy follows.
 
 Drawn from the probing_*.csv that `probing.probe` leaves in each run folder and from metrics.jsonl; never loads a
-model. Every number over seeds is a median with the interval of `lfo.lab.statistics`.
+model. Every number over runs is a median with the interval of `lfo.lab.statistics`; a run is a world and a seed.
 """
 
 from __future__ import annotations
@@ -16,11 +16,14 @@ import sacrebleu
 import seaborn as sns
 
 from lfo.lab.reading import (
+    RUN,
     SPLIT_NAMES,
     Runs,
     aligned,
     arrivals,
+    by_run,
     cells,
+    count_runs,
     frame,
     measurements,
     parts,
@@ -37,7 +40,7 @@ DIGITS = 9  # of differences that are ranked: what is equal but for floating poi
 
 
 def probed(runs: Runs, name: str) -> pd.DataFrame:
-    """The table `name` of `lfo.lab.probing.probe` of all runs, with columns `arm` and `seed`.
+    """The table `name` of `lfo.lab.probing.probe` of all runs, with columns `arm`, `world` and `seed`.
 
     Raises:
         RunError: a run was not probed.
@@ -49,7 +52,7 @@ def probed(runs: Runs, name: str) -> pd.DataFrame:
 
 
 def reply_scores(runs: Runs) -> pd.DataFrame:
-    """Scores of every seed by model, caller, split and category (the true status, or `all`).
+    """Scores of every run by model, caller, split and category (the true status, or `all`).
 
     token_accuracy, perplexity: teacher-forced, closing tag included. semantic_accuracy: status, fields and
     departments are right. bleu: corpus BLEU of the greedy predictions; bleu_reworded: that of the true answers in
@@ -57,7 +60,7 @@ def reply_scores(runs: Runs) -> pd.DataFrame:
     """
     data = probed(runs, "replies")
     data = pd.concat([data, data.assign(category="all")])
-    keys, rows = ["arm", "model", "caller", "split", "category", "seed"], []
+    keys, rows = ["arm", "model", "caller", "split", "category", *RUN], []
     for values, part in data.groupby(keys, sort=False):
         tokens = part["tokens"].sum()
         scores = {
@@ -78,7 +81,7 @@ def _bleu(predicted: pd.Series, said: pd.Series) -> float:
 
 
 def reply_score_table(runs: Runs) -> pd.DataFrame:
-    """Medians of `reply_scores` over the seeds; semantic accuracy with its interval. calls: median too."""
+    """Medians of `reply_scores` over the runs; semantic accuracy with its interval. calls: median too."""
     rows, names = (
         [],
         {
@@ -92,12 +95,12 @@ def reply_score_table(runs: Runs) -> pd.DataFrame:
     for named, part in parts(reply_scores(runs), "arm", "model", "caller", "split", "category"):
         middle = {name: part[column].median() for column, name in names.items()}
         rows.append(named | middle | cells(median(part["semantic_accuracy"]), "semantic accuracy"))
-        rows[-1]["seeds"] = len(part)
+        rows[-1]["runs"] = len(part)
     return pd.DataFrame(rows).sort_values(["arm", "caller", "companies", "model"], kind="stable", ignore_index=True)
 
 
 def reply_figure(runs: Runs) -> plt.Figure:
-    """Semantic accuracy by category: a row per caller, known and new companies; bars: medians, whiskers: all seeds."""
+    """Semantic accuracy by category: a row per caller, known and new companies; bars: medians, whiskers: all runs."""
     scores = reply_scores(runs)
     scores = scores.assign(model=scores["arm"] + ", " + scores["model"] if len(runs) > 1 else scores["model"])
     callers, categories = list(scores["caller"].unique()), sorted(scores["category"].unique())
@@ -136,14 +139,14 @@ def rule_table(runs: Runs) -> pd.DataFrame:
     data = pd.concat([data.assign(variation="all"), data])
     rows = []
     for named, part in parts(data, "arm", "split", "variation"):
-        named["rules"], seeds = named.pop("variation"), part["seed"].nunique()
-        swapped = part[part["other"] != ""].groupby("seed")[["other_called", "other_wanted"]].mean().median()
+        named["rules"], runs_of = named.pop("variation"), count_runs(part)
+        swapped = by_run(part[part["other"] != ""])[["other_called", "other_wanted"]].mean().median()
         rows.append(
             named
-            | {"calls": len(part) // seeds}
-            | cells(median(part.groupby("seed")["exact"].mean()), "exact answers")
+            | {"calls": len(part) // runs_of}
+            | cells(median(by_run(part)["exact"].mean()), "exact answers")
             | {"another department: its own answer": swapped["other_called"]}
-            | {"another department: that of the first": swapped["other_wanted"], "seeds": seeds}
+            | {"another department: that of the first": swapped["other_wanted"], "runs": runs_of}
         )
     return pd.DataFrame(rows)
 
@@ -152,12 +155,11 @@ def calibration_table(runs: Runs) -> pd.DataFrame:
     """Confidence of the most frequent answer, how often it is the true one, and the expected calibration error."""
     rows = []
     for named, part in parts(_answers(runs), "arm", "split"):
-        seeds = [one for _, one in part.groupby("seed")]
-        errors = [calibration_error(one["confidence"], one["right"]) for one in seeds]
-        middle = part.groupby("seed")[["confidence", "right"]].mean().median()
+        errors = [calibration_error(one["confidence"], one["right"]) for _, one in by_run(part)]
+        middle = by_run(part)[["confidence", "right"]].mean().median()
         numbers = {"confidence": middle["confidence"], "accuracy": middle["right"]}
-        rows.append(named | {"calls": len(part) // len(seeds)} | numbers)
-        rows[-1] |= cells(median(errors), "calibration error") | {"seeds": len(seeds)}
+        rows.append(named | {"calls": len(part) // len(errors)} | numbers)
+        rows[-1] |= cells(median(errors), "calibration error") | {"runs": len(errors)}
     return pd.DataFrame(rows)
 
 
@@ -168,7 +170,7 @@ def _answers(runs: Runs) -> pd.DataFrame:
 
 
 def reliability_figure(runs: Runs) -> plt.Figure:
-    """Accuracy against confidence: answers of all seeds pooled, Wilson 95%; areas grow with the number of answers."""
+    """Accuracy against confidence: answers of all runs pooled, Wilson 95%; areas grow with the number of answers."""
     data = _answers(runs)
     fig, axes = plt.subplots(1, 2, figsize=(9.5, 4), sharey=True, layout="constrained")
     for ax, (split, title) in zip(axes, SPLIT_NAMES.items(), strict=True):
@@ -205,7 +207,7 @@ def known_and_done(runs: Runs) -> pd.DataFrame:
     Raises:
         RunError: no run was evaluated with a world model.
     """
-    keys = ["arm", "seed", "split", "tasks"]
+    keys = ["arm", *RUN, "split", "tasks"]
     done = success_frame(runs)
     return frame(runs, "rules", needed=True)[[*keys, "rule_accuracy"]].merge(done[[*keys, "success"]], on=keys)
 
@@ -213,7 +215,7 @@ def known_and_done(runs: Runs) -> pd.DataFrame:
 def progress_points(runs: Runs, ahead: int = 1, split: str = "validation") -> pd.DataFrame:
     """`known_and_done` with `gain`: success gained from an evaluation to the one `ahead` after it."""
     data = known_and_done(runs).query("split == @split").sort_values("tasks", kind="stable")
-    later = data.groupby(["arm", "seed"])["success"].shift(-ahead)
+    later = data.groupby(["arm", *RUN])["success"].shift(-ahead)
     data = data.assign(gain=(later - data["success"]).round(DIGITS))
     return data.dropna(subset="gain").reset_index(drop=True)
 
@@ -240,7 +242,7 @@ def progress_table(runs: Runs) -> pd.DataFrame:
             same = points.groupby("tasks")[both]
             points[both] = (points[both] - same.transform("mean")).round(DIGITS)
             points = points[same.transform("size") > 1]
-        members = list(zip(points["arm"], points["seed"], strict=True))
+        members = list(points[["arm", *RUN]].itertuples(index=False, name=None))
         found = spearman(points["rule_accuracy"], points["gain"], members) if members else NOTHING
         rows.append({"relation": relation, "points": len(points), **cells(found, "Spearman"), "runs": found.n})
         rows[-1]["verdict"] = verdict(found)
@@ -254,9 +256,9 @@ def progress_figure(runs: Runs) -> plt.Figure:
         raise RunError("no run has been evaluated twice on validation tasks yet; let the runs go on.")
     fig, ax = plt.subplots(figsize=(7.5, 4.4), layout="constrained")
     colours = plt.Normalize(0, points["tasks"].max())
-    for marker, ((arm, seed), part) in zip(itertools.cycle("osD^vP*X"), points.groupby(["arm", "seed"]), strict=False):
+    for marker, (run, part) in zip(itertools.cycle("osD^vP*X"), points.groupby(["arm", *RUN]), strict=False):
         look = {"c": part["tasks"], "norm": colours, "cmap": "viridis", "s": 50, "marker": marker}
-        drawn = ax.scatter(part["rule_accuracy"], part["gain"], label=f"{arm}, seed {seed}", **look)
+        drawn = ax.scatter(part["rule_accuracy"], part["gain"], label="{}, world {}, seed {}".format(*run), **look)
     fig.colorbar(drawn, label="sampled tasks")
     ax.axhline(0, color="grey", lw=1, ls=":")
     ax.legend(fontsize="x-small")
@@ -268,17 +270,17 @@ def progress_figure(runs: Runs) -> plt.Figure:
 def lag_table(runs: Runs) -> pd.DataFrame:
     """Sampled tasks until the world model names half of the field sets, and until half of the episodes succeed.
 
-    lag: success minus fields, seed by seed; below 0 the policy was first. ahead: rule accuracy minus success, mean
-    over the evaluations, median over the seeds.
+    lag: success minus fields, run by run; below 0 the policy was first. ahead: rule accuracy minus success, mean
+    over the evaluations, median over the runs.
     """
     rows = []
     for named, part in parts(known_and_done(runs).sort_values("tasks", kind="stable"), "arm", "split"):
         known, lags = _knowing(part), zip(arrivals(_knowing(part), HALF), arrivals(part, HALF), strict=True)
-        gaps = (part["rule_accuracy"] - part["success"]).groupby(part["seed"]).mean()
+        gaps = by_run(part.assign(gap=part["rule_accuracy"] - part["success"]))["gap"].mean()
         named["tasks to half of the fields"] = median_arrival(known, HALF)
         named["tasks to half of the successes"] = median_arrival(part, HALF)
         named["lag"] = ", ".join(_lag(*pair) for pair in lags)
-        rows.append(named | cells(median(gaps), "ahead") | {"seeds": part["seed"].nunique()})
+        rows.append(named | cells(median(gaps), "ahead") | {"runs": len(gaps)})
     return pd.DataFrame(rows)
 
 
@@ -298,7 +300,7 @@ def _lag(knows: Arrival, does: Arrival) -> str:
 def lag_figure(runs: Runs) -> plt.Figure:
     """What the world model knows and what the policy does, against sampled tasks, and the area between the medians.
 
-    A row per arm, known and new companies. Every seed thin, medians thick; verticals: median tasks to one half.
+    A row per arm, known and new companies. Every run thin, medians thick; verticals: median tasks to one half.
     """
     data = known_and_done(runs).sort_values("tasks", kind="stable")
     fig, axes = _grid(len(runs), (11, 3.8 * len(runs)))
@@ -323,7 +325,7 @@ def _knows_and_does(ax: plt.Axes, part: pd.DataFrame) -> None:
     }
     middle = []
     for name, (rows, colour) in curves.items():
-        for _, one in rows.groupby("seed"):
+        for _, one in by_run(rows):
             ax.plot(one["tasks"], one["success"], color=colour, alpha=0.35, lw=1)
         middle.append(aligned(rows).median(axis=1))
         ax.plot(middle[-1], color=colour, lw=2.5, marker="o", ms=4, label=name)
@@ -348,9 +350,9 @@ def follow_table(runs: Runs) -> pd.DataFrame:
 
     One field more than is required is still shared (`slack` of `lfo.envs.phone.Rules`). Left out: tasks with several
     goals, and those of which something else has to be known: nothing is required, or who is called sends the caller
-    elsewhere. Medians over the seeds; tasks: share of a run's.
+    elsewhere. Medians over the runs; tasks: share of a run's.
     """
-    task, rules = ["arm", "seed", "split", "task_id"], probed(runs, "rules")
+    task, rules = ["arm", *RUN, "split", "task_id"], probed(runs, "rules")
     alone = ~rules.duplicated(task, keep=False) & rules["truth"].str.startswith(REFUSED)
     asked = rules.loc[alone, [*task, "department", "truth", "greedy"]]
     data = probed(runs, "episodes").merge(asked, on=[*task, "department"])
@@ -359,10 +361,10 @@ def follow_table(runs: Runs) -> pd.DataFrame:
     for named, part in parts(data, "arm", "split"):
         for knowledge, meant in KNOWLEDGE.items():
             one = part[part["named"] == knowledge]
-            shares = one.groupby("seed").size() / part.groupby("seed").size()
-            success = one.groupby("seed")["success"].mean()
+            shares = by_run(one).size() / by_run(part).size()
+            success = by_run(one)["success"].mean()
             row = named | {"the world model names": meant, "tasks": shares.fillna(0).median()}
-            rows.append(row | cells(median(success), "success") | {"seeds": len(success)})
+            rows.append(row | cells(median(success), "success") | {"runs": len(success)})
     return pd.DataFrame(rows)
 
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -53,6 +54,19 @@ def _identity(arm: str, run: RunFolder) -> dict:
 def by_run(data: pd.DataFrame):
     """The rows of each run of an arm; a table of one world may do without the column `world`."""
     return data.groupby([name for name in RUN if name in data])
+
+
+def spending(run: RunFolder, against: str) -> Iterator[tuple[float, dict]]:
+    """Every row of metrics, and what the run had cost by then: sampled tasks, episodes, tokens or seconds of steps."""
+    spent, size = 0.0, run.config.rollout.group_size
+    for row in run.metrics():
+        if row["kind"] == "step" and against == "episodes":
+            spent += row["groups_sampled"] * size
+        elif row["kind"] == "step" and against == "tokens":
+            spent += row["sampled_tokens"] + row["trained_tokens"]
+        elif row["kind"] == "step" and against == "seconds":
+            spent += math.fsum(row["seconds"].values())
+        yield float(row["tasks"]) if against == "tasks" else spent, row
 
 
 # --- measurements ----------------------------------------------------------------------------

@@ -17,7 +17,7 @@ import pandas as pd
 
 from lfo.config import ConfigError, read_yaml
 from lfo.lab.factorial import MEASURES, told_the_truth
-from lfo.lab.hierarchy import Finding, Study, judge, lead, read_curves, relative_to, times
+from lfo.lab.hierarchy import Finding, Study, judge, lead, read_curves, relative_to, times_fewer
 from lfo.lab.reading import Runs
 
 COLUMNS = "claim split value low high runs p verdict".split()
@@ -91,8 +91,5 @@ def _study(runs: Runs, split: str, levels: tuple[int, ...] | None, relative: boo
 
 
 def _find(study: Study, claim: Claim) -> Finding:
-    arms = claim.arm, claim.other
-    if claim.kind == "lead":
-        return study.find(MEASURES[claim.measure], lead(*arms), arms)
-    given = min(float(curve.tasks[-1]) for curve in study.curves if curve.arm == claim.other)
-    return study.find(MEASURES[claim.measure], times(*arms, given), arms)
+    measure, arms = MEASURES[claim.measure], (claim.arm, claim.other)
+    return study.find(measure, lead(*arms), arms) if claim.kind == "lead" else times_fewer(study, measure, *arms)

@@ -22,6 +22,7 @@ from lfo.protocols import AdapterLayout
 from lfo.runs import CheckpointError
 from lfo.text.base import load_base, load_tokenizer
 
+BASE = "base"  # the model without any adapter
 ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
 
 
@@ -68,10 +69,14 @@ def simplify(model: PeftModel) -> None:
 def activate(model: PeftModel, layout: AdapterLayout, name: str) -> None:
     """Run forward passes through one adapter; all keep requiring gradients (peft would freeze the others).
 
-    Activating a `stacked` policy activates both: the update of its weights is the sum of theirs.
+    Activating a `stacked` policy activates both: the update of its weights is the sum of theirs. `BASE` activates none;
+    peft's `disable_adapter` would freeze them all, and is nothing that `Thin` looks at.
     """
-    model.set_adapter(name)
-    if layout.stacked and name != layout.listener:
+    if name == BASE:
+        model.base_model.set_adapter([])
+    else:
+        model.set_adapter(name)
+    if layout.stacked and name not in (BASE, layout.listener):
         model.base_model.set_adapter(list(layout.names))
     for each in layout.names:
         model.set_requires_grad(each, True)

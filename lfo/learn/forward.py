@@ -38,8 +38,9 @@ class Scorer(torch.nn.Module):
         self.needed: dict[str, torch.Tensor] = {}
         _only_where_needed(base.model.layers[-1].mlp, self.needed)
 
-    def forward(self, batch: Batch, temperature: float = 1.0) -> tuple[torch.Tensor, torch.Tensor]:
-        """Log-probabilities (P,) of the tokens that were asked for, and whether each was the arg-max.
+    def forward(self, batch: Batch, temperature: float = 1.0, entropy: bool = False) -> tuple[torch.Tensor, ...]:
+        """Log-probabilities (P,) of the tokens that were asked for, and whether each was the arg-max; with `entropy`,
+        also the entropy (P,), in nats, of all that could have stood in each one's place.
 
         The temperature of sampling divides the logits, so that ratios compare like with like.
         """
@@ -52,14 +53,15 @@ class Scorer(torch.nn.Module):
             parts = zip(hidden.split(self.chunk), batch.learned.split(self.chunk), strict=True)
             score = functools.partial(checkpoint, self._score, use_reentrant=False)
             score = score if len(hidden) > self.chunk else self._score
-            logprobs, correct = zip(*(score(some, their, temperature) for some, their in parts), strict=True)
-            return torch.cat(logprobs)[batch.picked], torch.cat(correct)[batch.picked]
+            scores = zip(*(score(some, their, temperature, entropy) for some, their in parts), strict=True)
+            return tuple(torch.cat(score)[batch.picked] for score in scores)
 
-    def _score(self, hidden: torch.Tensor, targets: torch.Tensor, temperature: float):
-        """hidden (n, H), targets (n,) -> log-probabilities (n,) and whether each was the arg-max (n,)."""
+    def _score(self, hidden: torch.Tensor, targets: torch.Tensor, temperature: float, entropy: bool):
+        """hidden (n, H), targets (n,) -> log-probabilities (n,), whether each was the arg-max (n,); entropies (n,)."""
         logits = self.model.get_base_model().lm_head(hidden).float() / temperature
-        logprobs = torch.log_softmax(logits, dim=-1).gather(1, targets.unsqueeze(1)).squeeze(1)
-        return logprobs, logits.argmax(-1) == targets
+        every = torch.log_softmax(logits, dim=-1)
+        scores = every.gather(1, targets.unsqueeze(1)).squeeze(1), logits.argmax(-1) == targets
+        return (*scores, -(every.exp() * every).sum(-1)) if entropy else scores
 
 
 def _only_where_needed(mlp: torch.nn.Module, needed: dict[str, torch.Tensor]) -> None:

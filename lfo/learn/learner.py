@@ -23,9 +23,18 @@ from torch.nn.utils import clip_grads_with_norm_
 from lfo import distributed
 from lfo.config import RunConfig, derive_seed
 from lfo.learn import adapters
+from lfo.learn.adapters import BASE
 from lfo.learn.batches import acted, at, heard, pack, shares
 from lfo.learn.forward import Scorer
-from lfo.learn.objectives import LossSum, PolicyTokens, Scores, tis_weights, world_model_loss
+from lfo.learn.objectives import (
+    LossSum,
+    PolicyTokens,
+    Scores,
+    imitation_loss,
+    regularisers,
+    tis_weights,
+    world_model_loss,
+)
 from lfo.protocols import AdapterLayout, Objective
 from lfo.text.base import load_base
 from lfo.types import Encoded, Sample
@@ -121,10 +130,12 @@ class Learner:
 
     def _learn_actions(self, samples: Sequence[Sample], own: Sequence[Sequence[float]] | None) -> dict[str, float]:
         """Backward of all that moves the policy, before any of the world model's; returns metrics."""
-        self.activate(POLICY)
-        near = [i for i, sample in enumerate(samples) if not sample.distilled]
+        near = [i for i, sample in enumerate(samples) if not (sample.distilled or sample.imitated)]
         before = None if own is None else [own[i] for i in near]
-        loss, replies = self._policy_backward([samples[i] for i in near], before)
+        acting = [samples[i] for i in near]
+        base = self.action_logprobs(acting, BASE) if self.config.policy.kl else None
+        self.activate(POLICY)
+        loss, replies = self._policy_backward(acting, before, base)
         metrics = _world_metrics(replies) if replies.count else {}
         if loss.count:
             metrics |= {f"policy/{name}": value / loss.count for name, value in loss.metrics.items()}
@@ -132,33 +143,45 @@ class Learner:
         if distilled := [sample for sample in samples if sample.distilled]:
             loss = self._distil(distilled)
             metrics["distillation/neg_logprob"] = loss.metrics["neg_logprob"] / loss.count
+        if imitated := [sample for sample in samples if sample.imitated]:
+            metrics["policy/imitation_loss"] = self._imitate(imitated).mean().item()
         for p in self.parameters(WORLD_MODEL) if self.layout.stacked else ():
             p.grad = None  # the policy's loss went through the world model, but moves the policy alone
         return metrics
 
     def _policy_backward(
-        self, samples: Sequence[Sample], own: Sequence[Sequence[float]] | None
+        self, samples: Sequence[Sample], own: Sequence[Sequence[float]] | None, base: Sequence[Sequence[float]] | None
     ) -> tuple[LossSum, LossSum]:
-        """Backward of the objective's loss, divided by all action tokens, and of the world model's on the replies in
-        the same forward pass (ECHO, arXiv 2605.24517, eq. 1), divided by all of theirs."""
+        """Backward of the objective's loss and what is added to it, divided by all action tokens, and of the world
+        model's on the replies in the same forward pass (ECHO, arXiv 2605.24517, eq. 1), divided by all of theirs.
+
+        own, base: the samples' `action_logprobs`, see `update`, and the frozen base's. Returns the objective's loss by
+        itself, and the world model's.
+        """
+        c = self.config.policy
         actions = [acted(sample) for sample in samples]
         replies = [heard(sample) if self.lam > 0 else [] for sample in samples]
         acts, hears = (sum(map(len, places)) for places in (actions, replies))
         losses, heard_losses = [], []
-        for index, logprobs, correct in self._scored([s.tokens for s in samples], actions, replies):
+        asked = [s.tokens for s in samples], actions, replies
+        for index, logprobs, correct, *entropies in self._scored(*asked, entropy=c.entropy > 0):
             part, places = [samples[i] for i in index], [actions[i] for i in index]
             mine = sum(map(len, places))
             sampled = at([s.old_logprobs for s in part], places).to(self.device)
             tokens = PolicyTokens(sampled, at([s.advantages or () for s in part], places).to(self.device))
             if own is not None:
                 tokens.old_logprobs = torch.tensor([x for i in index for x in own[i]], device=self.device)
-                tokens.weights = tis_weights(tokens.old_logprobs, sampled, self.config.policy.tis_cap)
-            loss = self.objective.loss(Scores(logprobs[:mine]), tokens)
+                tokens.weights = tis_weights(tokens.old_logprobs, sampled, c.tis_cap)
+            if base is not None:
+                tokens.base_logprobs = torch.tensor([x for i in index for x in base[i]], device=self.device)
+            scores = Scores(logprobs[:mine], entropies=entropies[0][:mine] if entropies else None)
+            loss, more = self.objective.loss(scores, tokens), regularisers(scores, tokens, c.entropy, c.kl)
+            loss.metrics |= more.metrics
             loss.metrics["logprob_gap"] = (logprobs[:mine].detach() - sampled).abs().sum().item()
             if tokens.weights is not None:
                 loss.metrics["tis_weight"] = tokens.weights.sum().item()
             world, weighted = self._world_loss(logprobs[mine:], correct[mine:], hears)
-            self._backward(loss.mean(acts) + weighted)
+            self._backward(loss.mean(acts) + more.mean(acts) + weighted)
             losses.append(loss)
             heard_losses.append(world)
         return _add(losses), _add(heard_losses)
@@ -175,6 +198,16 @@ class Learner:
             advantages = at([samples[i].advantages for i in index], [actions[i] for i in index]).to(self.device)
             loss = self.objective.loss(Scores(logprobs), PolicyTokens(logprobs.detach(), advantages))
             self._backward(self.config.world_model.context_distillation * loss.mean(count))
+            losses.append(loss)
+        return _add(losses)
+
+    def _imitate(self, samples: Sequence[Sample]) -> LossSum:
+        """Backward of `policy.imitate` times the cross-entropy on actions that succeeded in earlier steps."""
+        actions = [acted(sample) for sample in samples]
+        count, losses = sum(map(len, actions)), []
+        for _, logprobs, _ in self._scored([s.tokens for s in samples], actions):
+            loss = imitation_loss(logprobs)
+            self._backward(self.config.policy.imitate * loss.mean(count))
             losses.append(loss)
         return _add(losses)
 
@@ -241,12 +274,17 @@ class Learner:
     # --- scores -------------------------------------------------------------------------------
 
     def _scored(
-        self, sequences: Sequence[Sequence[int]], *asked: Sequence[Sequence[int]], temperature: float | None = None
-    ) -> Iterator[tuple[list[int], torch.Tensor, torch.Tensor]]:
+        self,
+        sequences: Sequence[Sequence[int]],
+        *asked: Sequence[Sequence[int]],
+        temperature: float | None = None,
+        entropy: bool = False,
+    ) -> Iterator[tuple[list[int], *tuple[torch.Tensor, ...]]]:
         """A forward pass over each of this process's micro-batches, as many as any process has.
 
         asked: see `pack`. temperature: None for that of sampling. Yields which sequences these are (none, where there
-        is only padding), the log-probabilities that were asked for, and whether each token was the arg-max.
+        is only padding), the log-probabilities that were asked for, whether each token was the arg-max, and with
+        `entropy` the entropies.
         """
         temperature = temperature or self.config.rollout.temperature or 1.0
         every = shares([len(s) for s in sequences], self.config.distributed.micro_batch_tokens, distributed.size())
@@ -255,12 +293,12 @@ class Learner:
             batch = pack(part, *([places[i] for i in index] or [[]] for places in asked))
             if torch.is_grad_enabled():
                 self.trained_tokens += batch.count
-            yield index, *self.scorer(batch.to(self.device), temperature)
+            yield index, *self.scorer(batch.to(self.device), temperature, entropy)
 
     @torch.no_grad()
-    def action_logprobs(self, samples: Sequence[Sample]) -> list[list[float]]:
-        """Log-probabilities (nats) of each sample's actions under the policy as it is now, without dropout."""
-        self.activate(POLICY)
+    def action_logprobs(self, samples: Sequence[Sample], adapter: str = POLICY) -> list[list[float]]:
+        """Log-probabilities (nats) of each sample's actions under the policy as it is now, or `BASE`; no dropout."""
+        self.activate(adapter)
         return self._evaluated([s.tokens for s in samples], [acted(s) for s in samples])
 
     @torch.no_grad()

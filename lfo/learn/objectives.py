@@ -5,8 +5,9 @@ counts, so that whoever holds the global batch divides once, by the global count
 by lambda once: ``total = policy.mean() + lam * world_model.mean()``.
 
 Sources: DAPO, arXiv 2503.14476 (eq. 8 the objective, section 3.4 the overlong penalty);
-GRPO, arXiv 2402.03300 (group-relative advantages); truncated importance sampling between sampler and
-learner, Yao et al. 2025 ("Your efficient RL framework secretly brings you off-policy RL training").
+GRPO, arXiv 2402.03300 (group-relative advantages; eq. 4 the KL penalty); PPO, Schulman et al. 2017, arXiv 1707.06347
+(eq. 9 the entropy bonus); self-imitation, Oh et al. 2018, arXiv 1806.05635; truncated importance sampling between
+sampler and learner, Yao et al. 2025 ("Your efficient RL framework secretly brings you off-policy RL training").
 """
 
 from __future__ import annotations
@@ -83,10 +84,19 @@ def dapo_loss(
     with torch.no_grad():
         metrics = {
             "ratio_clipped": (clipped * advantages < ratio * advantages).sum().item(),
-            "kl": (ratio - 1 - log_ratio).sum().item(),
+            "kl": k3(log_ratio).sum().item(),
             "neg_logprob": -old_logprobs.sum().item(),
         }
     return LossSum(-surrogate.sum(), logprobs.numel(), metrics)
+
+
+def k3(log_ratio: torch.Tensor) -> torch.Tensor:
+    """An estimate of KL(p || q) at tokens that p sampled, never negative (GRPO eq. 4): r - 1 - log r with r = q / p.
+
+    >>> k3(torch.tensor([1.0, 2.0, 0.5]).log())
+    tensor([0.0000, 0.3069, 0.1931])
+    """
+    return log_ratio.exp() - 1 - log_ratio
 
 
 def tis_weights(learner_logprobs: torch.Tensor, sampler_logprobs: torch.Tensor, cap: float) -> torch.Tensor:
@@ -110,22 +120,53 @@ def world_model_loss(logprobs: torch.Tensor, correct: torch.Tensor) -> LossSum:
     return LossSum(-logprobs.sum(), logprobs.numel(), {"correct": correct.sum().item()})
 
 
+def imitation_loss(logprobs: torch.Tensor) -> LossSum:
+    """Cross-entropy on the action tokens (N,) of earlier successes, summed (nats).
+
+    Self-imitation (Oh et al. 2018, eq. 2) weighs each by how far the return exceeds a learned value. There is no value
+    here, and all of them succeeded: all weigh the same.
+    """
+    return LossSum(-logprobs.sum(), logprobs.numel(), {})
+
+
 @dataclasses.dataclass
 class Scores:
-    """The learner's log-probabilities (N,) of the action tokens, and values (N,) where there is a value head."""
+    """The learner's log-probabilities (N,) of the action tokens; values (N,) where there is a value head, and the
+    entropies (N,) of the distributions that the tokens were sampled from, where they are asked for."""
 
     logprobs: torch.Tensor
     values: torch.Tensor | None = None
+    entropies: torch.Tensor | None = None
 
 
 @dataclasses.dataclass
 class PolicyTokens:
-    """What is known of the action tokens of a micro-batch: (N,) each. weights: of `tis_weights`."""
+    """What is known of the action tokens of a micro-batch: (N,) each. weights: of `tis_weights`.
+
+    base_logprobs: the frozen base's, where they are asked for.
+    """
 
     old_logprobs: torch.Tensor
     advantages: torch.Tensor
     weights: torch.Tensor | None = None
     returns: torch.Tensor | None = None
+    base_logprobs: torch.Tensor | None = None
+
+
+def regularisers(scores: Scores, batch: PolicyTokens, entropy: float, kl: float) -> LossSum:
+    """What is added to any objective's loss, summed over tokens, of what was asked for: minus `entropy` times the
+    entropy (PPO eq. 9), plus `kl` times the k3 estimate of KL(policy || base) (GRPO eq. 4).
+
+    metrics: entropy, kl_to_base (nats) - each a sum over tokens, without its weight.
+    """
+    total, metrics = scores.logprobs.new_zeros(()), {}
+    if scores.entropies is not None:
+        bonus = scores.entropies.sum()
+        total, metrics["entropy"] = total - entropy * bonus, bonus.item()
+    if batch.base_logprobs is not None:
+        penalty = k3(batch.base_logprobs - scores.logprobs).sum()
+        total, metrics["kl_to_base"] = total + kl * penalty, penalty.item()
+    return LossSum(total, scores.logprobs.numel(), metrics)
 
 
 class Dapo:

@@ -1,4 +1,4 @@
-"""What the world model has heard so far, and the placebo of it."""
+"""What is learned again: what the world model has heard so far, the placebo of it, and the policy's successes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 
-from lfo.types import Encoded, Example
+from lfo.types import Encoded, Example, Record, Rollout, Sample, from_json, to_json
+
+KEPT = 256  # successes that can be imitated, the latest
 
 
 class ReplayBuffer:
@@ -54,3 +56,32 @@ def shuffled(examples: Sequence[Example], seed: int) -> list[Example]:
 def _answered(mine: Example, other: Example) -> Example:
     encoded = Encoded(mine.encoded.prompt, other.encoded.reply)
     return dataclasses.replace(mine, reply=other.reply, status=other.status, encoded=encoded)
+
+
+@dataclasses.dataclass
+class Successes(Record):
+    """The policy's latest successes, each once: for self-imitation (Oh et al. 2018, arXiv 1806.05635).
+
+    Their tokens are kept as they were sampled, notes and all; turns and examples, which teach nothing here, are not.
+    """
+
+    rollouts: list[Rollout] = dataclasses.field(default_factory=list)
+
+    def add(self, rollouts: Sequence[Rollout]) -> None:
+        """The successes among them; one that is repeated is as late as its repetition."""
+        new = {tuple(row.tokens): row for row in rollouts if row.success}
+        old = [row for row in self.rollouts if tuple(row.tokens) not in new]
+        self.rollouts = [*old, *(dataclasses.replace(row, turns=[], examples=[]) for row in new.values())][-KEPT:]
+
+    def draw(self, count: int, seed: int) -> list[Sample]:
+        """`count` of them without repetition (fewer where there are fewer), a pure function of the seed; as samples."""
+        drawn = random.Random(seed).sample(self.rollouts, min(count, len(self.rollouts)))
+        return [Sample(r.tokens, r.roles, r.logprobs, [1.0] * len(r.tokens), imitated=True) for r in drawn]
+
+    def to_json(self) -> str:
+        """For a checkpoint."""
+        return to_json(self)
+
+    @classmethod
+    def from_json(cls, text: str) -> Successes:
+        return from_json(cls, text, "what is imitated")

@@ -112,11 +112,18 @@ class ChatCodec(Codec):
         message = self.decode(ids[:-1] if closed else ids)
         return from_chat(message) or ("" if closed else ARGS_TAG + message)
 
+    def turn(self, call: Call, observed: str) -> list[int]:
+        said = self._calling(call).partition(self.decode([self.end_id]))[0]
+        return [*self.opener, *self.encode(said), self.end_id, *self.observation(observed)]
+
     def beginning(self, blank: Blank) -> list[int]:
-        function = {"name": blank.call.tool, "arguments": blank.call.arguments}
+        return [*self.opener, *self.encode(self._calling(blank.call).partition(blank.value)[0])]
+
+    def _calling(self, call: Call) -> str:
+        """The assistant's message that makes a call, after its header."""
+        function = {"name": call.tool, "arguments": call.arguments}
         message = {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": function}]}
-        calling = self._render([*self._conversation("."), message])
-        return [*self.opener, *self.encode(_without(calling.partition(blank.value)[0], self._opened))]
+        return _without(self._render([*self._conversation("."), message]), self._opened)
 
     def question(self, asked: Question) -> list[int]:
         content = QUESTION.format(state=self.state(asked), action=written(asked.call))

@@ -81,6 +81,10 @@ class Codec:
         body = [i for i in reply if i != self.reply_end_id]
         return [self._ids["<|note|>"], *self.encode(f"{source}: "), *body, self._ids["<|/note|>"]]
 
+    def turn(self, call: Call, observed: str) -> list[int]:
+        """A call, opener included, and what was observed, as they stand in an episode."""
+        return [*self.opener, *self.encode(written(call)), self.end_id, *self.observation(observed)]
+
     def action(self, ids: Sequence[int]) -> Action:
         """What the policy said between its tags; a call that never closed keeps its text and is malformed."""
         return parse_action(self.action_text(ids), self.env.tools)

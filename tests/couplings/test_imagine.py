@@ -44,7 +44,8 @@ def test_what_is_asked_before_imagining(scripted, imagine, bank, attempt):
         assert (asked.adapter, asked.temperature, asked.session, asked.stop) == ("policy", 0.0, None, bank.end_id)
         assert asked.max_new == len(bank.encode(BILLING)) + 1
     assert bank.decode(intent.tokens).endswith(f"{directory}{begun}")
-    assert bank.decode(again.tokens).endswith(f"{directory}<|note|>{NOTE}<|/note|>{begun}")  # what comes then?
+    supposed = f'<|tool|>{CALL}<|end|><|obs|>{{"status": "success", "message": "Billing. Done."}}<|/obs|>'
+    assert bank.decode(again.tokens).endswith(f"{directory}<|note|>{NOTE}<|/note|>{supposed}{begun}")  # what then?
     assert (question.adapter, question.temperature, question.session) == ("world_model", 0.0, None)
     assert question.stop == bank.reply_end_id
     request = attempt("bill").task.request

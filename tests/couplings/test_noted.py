@@ -12,6 +12,7 @@ from scripted import Scripted
 from lfo.config import WorldModelConfig
 from lfo.couplings import Imagine, Memory, Noted, Plain, Truth
 from lfo.couplings.plain import ALONE, BOTH, NOTES
+from lfo.envs.base import written
 from lfo.envs.phone import PhoneEnvironment, Rules
 from lfo.envs.phone.callers import Oracle
 from lfo.envs.phone.knowledge import looked_up
@@ -56,7 +57,8 @@ def test_notes_follow_the_policys_way(scripted, imagine, bank, attempt):
     (row,), engine = scripted(imagine, answer, [attempt("fraud")])
     assert notes_of(row, bank) == [f"world model: {WAY[number]}" for number in (FRAUD, SERVICE, FRAUD)]
     request, directory = attempt("fraud").task.request, tuple(row.turns[:1])
-    served = (*directory, Turn(phone_call(SERVICE), "", "success"))
+    done = '{"status": "success", "message": "Customer Service. Done."}'
+    served = (*directory, Turn(phone_call(SERVICE), done, "success"))
     ways = [(directory, FRAUD), (directory, SERVICE), (served, FRAUD)]
     assert asked_of(engine, bank) == [
         bank.decode(bank.question(Question(request, turns, phone_call(number)))) for turns, number in ways
@@ -73,7 +75,11 @@ def test_each_intention_is_asked_after_the_notes_so_far(scripted, imagine, bank,
     begun = '<|tool|>make_phone_call<|args|>{"phone_number": "'
     until = f"<|task|>{attempt('fraud').task.request}<|/task|><|tool|>{SEARCH}<|end|>"
     until += f"<|obs|>{row.turns[0].observation}<|/obs|>"
-    assert texts == [until + begun, until + first + begun, until + first + second + begun]
+    served = f"<|tool|>{written(phone_call(SERVICE))}<|end|>"
+    served += (
+        '<|obs|>{"status": "success", "message": "Customer Service. Done."}<|/obs|>'  # it only asked for something
+    )
+    assert texts == [until + begun, until + first + begun, until + first + second + served + begun]
 
 
 @pytest.mark.parametrize(
@@ -133,7 +139,7 @@ def test_who_answers_gets_the_turns_that_are_supposed(scripted, bank, attempt):
     expected = []
     for number in (BILLING, LOANS, SALES):
         expected.append(Question(request, past, phone_call(number)))
-        past = (*past, Turn(phone_call(number), "", "success"))
+        past = bank.env.knowledge.supposed(past, phone_call(number), SERVED[number])
     assert coupling.asked == expected
 
 

@@ -36,19 +36,19 @@ def directory(*numbers: str) -> Turn:
 def test_copies_by_hand():
     values = {"email": "ana77@example.com", "last_4_ssn": "1111", "last_4_cc": "3333"}
     turns = [
-        call("800-555-0003", email="ana77@example.com"),  # nothing was heard yet: 0 of 2
+        call("800-555-0003", email="ana77@example.com"),  # nothing was heard yet: number 0 of 1, value 0 of 1
         directory("800-555-0003", "800-555-0004"),
         form("email", "last_4_ssn", "last_4_cc", answer=values),
-        call("800-555-0003", email="ana77@example.com", last_4_ssn="1111"),  # 3 of 3
-        call("800-555-0000", email="ana7@example.com", last_4_ssn="3333"),  # 0 of 3: the 3333 is the card's
-        call("800-555-000", last_4_cc="333"),  # 0 of 2: parts are no copies
+        call("800-555-0003", email="ana77@example.com", last_4_ssn="1111"),  # 1 of 1, 2 of 2
+        call("800-555-0000", email="ana7@example.com", last_4_ssn="3333"),  # 0 of 1, 0 of 2: the 3333 is the card's
+        call("800-555-000", last_4_cc="333"),  # 0 of 1, 0 of 1: parts are no copies
         call("800-555-0004"),  # 1 of 1
         Turn(Malformed("make_phone_call<|args|>{", "no"), "", "error"),
     ]
     other = [call("800-555-0003")]  # another row's directory does not count: 0 of 1
     rows = [played("t", turns), played("t", other)]
-    assert copying(rows) == (4, 12)
-    assert copying([]) == (0, 0)
+    assert copying(rows) == {"values": (2, 6), "numbers": (1, 3), "later numbers": (1, 3)}
+    assert copying([]) == {"values": (0, 0), "numbers": (0, 0), "later numbers": (0, 0)}
 
 
 def test_parsed_calls_by_hand():

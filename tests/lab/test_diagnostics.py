@@ -8,7 +8,17 @@ import math
 import pytest
 
 from lfo.config import RunConfig, WorldModelConfig, as_dict
-from lfo.lab.diagnostics import FALLING, LOWER_ABOVE, RAISE_BELOW, diagnose, diagnosis_table, lambda_advice
+from lfo.lab.diagnostics import (
+    FALLING,
+    GRADIENTS,
+    LOSSES,
+    LOWER_ABOVE,
+    RAISE_BELOW,
+    diagnose,
+    diagnosis_table,
+    lambda_advice,
+    ratio_finding,
+)
 from lfo.runs import RunError
 
 
@@ -45,9 +55,14 @@ def test_a_run_by_hand(tmp_path):
     rows += evaluation(88, 0.5, 0.75) + evaluation(88, 0.0, 0.0, "test")
     rows.append({"kind": "seconds", "tasks": 88, "seconds": {"evaluate": 1.0}})
     found = diagnose(write_run(tmp_path, rows))
-    assert (found.tasks, found.gradient_norm_ratio, found.loss_ratio) == (88, 0.5, pytest.approx(5.0))
+    assert (found.tasks, found.gradient_norm_ratio, found.loss_ratio) == (88, 0.5, pytest.approx(2.5))  # lambda is 0.5
     assert (found.rule_accuracy, found.token_accuracy, found.success) == (0.75, 11 / 20, 0.5)
     assert found.success_trend == pytest.approx(0.5 - 0.3)  # over the newest three evaluations
+    lower = "lower world_model.lam, and world_model.learning_rate with it, or raise policy.learning_rate."
+    assert found.losses == f"The world model's losses are 2.5 times the policy's (healthy: 1 to 2): {lower}"
+    assert found.gradients.startswith(
+        "The world model's gradient norms are 0.5 times the policy's (healthy: 1 to 3): raise"
+    )
     assert found.advice == "The world model names the fields of the answers to 75% of the calls: keep lambda at 0.5."
 
 
@@ -58,6 +73,7 @@ def test_a_baseline_has_no_ratios(tmp_path):
     found = diagnose(tmp_path)
     missing = (found.gradient_norm_ratio, found.loss_ratio, found.rule_accuracy, found.token_accuracy)
     assert all(map(math.isnan, (*missing, found.success_trend)))  # one evaluation is no trend
+    assert (found.gradients, found.losses) == ("", "")
     assert found.advice == "There is no world model: lambda has no effect."
 
 
@@ -65,6 +81,25 @@ def test_a_policy_that_never_learned_has_no_ratio(tmp_path):
     rows = [*evaluation(0, 0.1, 0.1), step(1, {"grad_norm": 0.0, "loss": 0.0}, {"grad_norm": 1.0, "loss": 0.1})]
     found = diagnose(write_run(tmp_path, rows))
     assert math.isnan(found.gradient_norm_ratio) and math.isnan(found.loss_ratio)
+
+
+@pytest.mark.parametrize(("what", "most"), [("gradient norms", GRADIENTS), ("losses", LOSSES)])
+def test_ratios_on_both_sides_of_their_bounds(what, most):
+    """Healthy from 1 to the most; beyond 10 or below a tenth they are warned of."""
+    said = {ratio: ratio_finding(what, ratio, most, "imagine") for ratio in (0.09, 0.5, 1, most, most + 1, 10, 10.5)}
+    assert [text.startswith("Warning: ") for text in said.values()] == [True, *[False] * 5, True]
+    levers = [text.partition(": keep" if ": keep" in text else "): ")[2] for text in said.values()]
+    assert levers[2] == levers[3] == " them."
+    assert all("world_model.learning_rate" in text for text in (*levers[:2], *levers[4:]))
+    assert [text.split()[0] for text in (*levers[:2], *levers[4:])] == ["raise", "raise", "lower", "lower", "lower"]
+
+
+@pytest.mark.parametrize("coupling", ["shared", "echo"])
+def test_of_one_adapter_lambda_is_the_only_lever(coupling):
+    said = ratio_finding("losses", 20, LOSSES, coupling)
+    assert (
+        said == "Warning: The world model's losses are 20 times the policy's (healthy: 1 to 2): lower world_model.lam."
+    )
 
 
 def test_a_run_that_cannot_be_judged_is_named(tmp_path):

@@ -39,10 +39,10 @@ def test_without_circumstances_a_table_that_heard_a_call_knows_it(easy):
 
 
 def test_a_row_for_every_dial_world_teller_split_and_number_of_calls(easy):
-    rows = dial_rows([0], [0], [1, 300], ["table"])
-    keys = ("circumstances", "world", "heard", "teller", "split")
+    rows = dial_rows([0], [0], [1, 300], ["table"], ["reasons"])
+    keys = ("circumstances", "replies", "world", "heard", "teller", "split")
     assert [tuple(row[key] for key in keys) for row in rows] == [
-        (0, 0, heard, teller, split)
+        (0, "reasons", 0, heard, teller, split)
         for heard in (1, 300)
         for teller in ("table", USUAL)
         for split in ("validation", "test")
@@ -53,3 +53,11 @@ def test_a_row_for_every_dial_world_teller_split_and_number_of_calls(easy):
     steps = easy.knowledge.steps("test")
     usual = [step for step in steps if easy.world.variation(step.company_id) == "typical"]
     assert right[1, USUAL, "test"] >= len(usual) / len(steps) > 0.5
+
+
+def test_reasons_are_of_use_to_whoever_reads_them():
+    """A table keeps what a reply means, which is the same with and without reasons; the grammar takes it apart."""
+    rows = [row for row in dial_rows([4], [100], [160], ["table", "grammar"]) if row["split"] == "validation"]
+    right = {(row["teller"], row["replies"]): row["right"] for row in rows}
+    assert right["table", "list"] == right["table", "reasons"] and right[USUAL, "list"] == right[USUAL, "reasons"]
+    assert right["grammar", "reasons"] > right["grammar", "list"] + 0.2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 
@@ -51,6 +52,16 @@ def write_run(folder: Path, settings: dict, outcomes: dict[str, list[str]], worl
     (folder / "metrics.jsonl").write_text("")
     RunFolder(folder).log(sorted(rows, key=lambda row: row["tasks"]))
     return folder
+
+
+def add_steps(folder: Path, *numbers: dict) -> None:
+    """A step before every evaluation but the first, with these numbers in turn."""
+    run, rows, again = RunFolder(folder), [], itertools.cycle(numbers)
+    for tasks, evaluation in itertools.groupby(run.metrics(), lambda row: row["tasks"]):
+        step = {"kind": "step", "tasks": tasks, "groups_sampled": 4, "seconds": {}}
+        rows += [*([step | next(again)] if tasks else []), *evaluation]
+    (folder / "metrics.jsonl").write_text("")
+    run.log(rows)
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +141,43 @@ def test_summary_by_hand(summary):
 
 def test_without_the_truth_nothing_is_relative_to_it(runs):
     table = factorial.summary({"imagine": runs["imagine"]})
-    assert set(table["metric"]) == {"success", "area", "tasks_to_70"}
+    assert set(table["metric"]) == {"success", "area", "tasks_to_70", "seconds_to_70"}
+
+
+def test_seconds_to_the_same_success(tmp_path):
+    """A step takes ours 3 seconds and theirs 5: after one and two steps 3 and 10 seconds."""
+    curves = {"imagine": ["00", "11", "11"], "baseline": ["00", "00", "11"], "placebo": ["00", "00", "00"]}
+    runs = {arm: [write_run(tmp_path / arm / "seed0", ARMS[arm], {"validation": curves[arm]})] for arm in curves}
+    for arm, folders in runs.items():
+        add_steps(folders[0], {"seconds": {"rollout": 2.0, "joint": 1.0 if arm == "imagine" else 3.0}})
+    table = factorial.summary(runs).set_index(["arm", "metric"])["median"]
+    assert [table[arm, "seconds_to_70"] for arm in curves] == [3, 10, np.inf]
+    assert table["imagine", "seconds_ratio_to_70"] == pytest.approx(10 / 3)
+    assert table["placebo", "seconds_ratio_to_70"] == 0 and ("baseline", "seconds_ratio_to_70") not in table.index
+    outcomes = {"validation": ["00", "00", "00"]}
+    never = {
+        "imagine": runs["imagine"],
+        "baseline": [write_run(tmp_path / "never" / "seed0", ARMS["baseline"], outcomes)],
+    }
+    add_steps(never["baseline"][0], {"seconds": {"rollout": 4.0}})
+    found = factorial.summary(never).set_index(["arm", "metric"])
+    assert found.loc[("imagine", "seconds_ratio_to_70"), "median"] == pytest.approx(8 / 3)  # at least
+
+
+def test_what_was_heard_in_training(tmp_path):
+    """Means over the steps; of a run that logged no replies, calls alone."""
+    heard = {"train_calls_per_task": 2.0, "replies_per_rollout": 1.5}
+    curves = {"test": ["00", "00", "00"]}
+    runs = {arm: [write_run(tmp_path / arm / "seed0", ARMS[arm], curves)] for arm in ("imagine", "baseline")}
+    add_steps(runs["imagine"][0], heard, {name: value + 1 for name, value in heard.items()})
+    add_steps(runs["baseline"][0], {"train_calls_per_task": 1.0})
+    table = factorial.summary(runs).query("split == 'train'").set_index(["arm", "metric"])
+    assert table["median"].to_dict() == {
+        ("imagine", "train_calls_per_task"): 2.5,
+        ("baseline", "train_calls_per_task"): 1.0,
+        ("imagine", "replies_per_rollout"): 2.0,
+    }
+    assert set(table["world"]) == {"all"} and table["runs"].eq(1).all()
 
 
 def test_runs_without_outcomes_are_no_part_of_it(tmp_path):

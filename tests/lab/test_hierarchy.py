@@ -187,6 +187,7 @@ def test_how_many_times_fewer_tasks():
     ratio = times("ours", "theirs", given=800)
     assert ratio({"ours": [40, 80, 120], "theirs": [400, 800, math.inf]}) == 10
     assert ratio({"ours": [40], "theirs": [math.inf]}) == 20  # at least: it was given 800
+    assert ratio({"ours": [40], "theirs": [1000]}) == 25  # seconds: another run was given no more than 800
     assert ratio({"ours": [math.inf], "theirs": [400]}) == 0
     assert math.isnan(ratio({"ours": [math.inf], "theirs": [math.inf]}))
     assert math.isnan(ratio({"ours": [0], "theirs": [40]}))

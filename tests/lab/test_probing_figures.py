@@ -149,7 +149,7 @@ def test_reply_scores_by_hand(runs):
     both = table.loc[("world model", "all")]
     assert both["perplexity"] == pytest.approx(4)  # the geometric mean of 2 and 8, as many tokens each
     assert both["token accuracy"] == pytest.approx((18 / 20 + 14 / 20) / 2)
-    assert both[["calls", "seeds"]].tolist() == [2, 2]
+    assert both[["calls", "runs"]].tolist() == [2, 2]
     refusals = table.loc[("world model", "auth_failed")]
     assert refusals[["low", "semantic accuracy", "high"]].tolist() == [0, 0.5, 1]
     reworded = 100 * (4 / 5 * 3 / 4 * 2 / 3 * 1 / 2) ** (1 / 4)  # BLEU of "a b c d f" for "a b c d e"
@@ -271,7 +271,7 @@ def test_success_by_what_the_world_model_names(runs):
     assert set(table["companies"]) == {KNOWN}
     by_name = table.set_index("the world model names")
     exact = by_name.loc["exactly what is required"]
-    assert exact[["tasks", "low", "success", "high", "seeds"]].tolist() == [0.5, 0.5, 0.75, 1.0, 2]
+    assert exact[["tasks", "low", "success", "high", "runs"]].tolist() == [0.5, 0.5, 0.75, 1.0, 2]
     assert by_name.loc["that and one field more", ["tasks", "success"]].tolist() == [0.25, 1.0]
     assert by_name.loc["anything else", ["tasks", "success"]].tolist() == [0.25, 0.0]
 
@@ -300,7 +300,24 @@ def test_what_never_happens_has_no_success_rate(runs, answer):
         path.write_text(path.read_text().replace("auth_failed: name, email", answer))
     table = probing_figures.follow_table(runs).set_index("the world model names")
     row = table.loc["that and one field more"]
-    assert (row["tasks"], row["seeds"]) == (0, 0) and math.isnan(row["success"])
+    assert (row["tasks"], row["runs"]) == (0, 0) and math.isnan(row["success"])
+
+
+TABLES = "reply_score_table rule_table calibration_table progress_table lag_table follow_table".split()
+
+
+def test_runs_of_one_seed_in_two_worlds_are_two(runs):
+    """Every table is that of two seeds in one world."""
+    of_seeds = {name: getattr(probing_figures, name)(runs) for name in TABLES}
+    for world, folder in enumerate(runs["arm"]):
+        (folder / "config.json").write_text(json.dumps({"seed": 0, "env": {"world_seed": world}}))
+    for name, table in of_seeds.items():
+        assert table["runs"].max() == 2
+        pd.testing.assert_frame_equal(getattr(probing_figures, name)(runs), table)
+    known, _ = probing_figures.lag_figure(runs).axes
+    assert len([line for line in known.get_lines() if line.get_alpha()]) == 4  # two runs, two curves of each
+    legend = probing_figures.progress_figure(runs).axes[0].get_legend()
+    assert [text.get_text() for text in legend.texts] == ["arm, world 0, seed 0", "arm, world 1, seed 0"]
 
 
 # --- all of them -----------------------------------------------------------------------------

@@ -80,16 +80,20 @@ def test_learnability_figure_draws_the_median_over_seeds():
 def test_dial_figure_draws_the_mean_over_worlds():
     rows = [
         {"circumstances": dial, "world": world, "heard": heard, "teller": "table", "split": split, "right": right}
+        | {"replies": replies}
         for split in reading.SPLIT_NAMES
         for heard in (80, 320)
         for world in (100, 101)
-        for dial, right in ((0, 0.8 + world / 1000), (4, 0.4))
+        for replies, least in (("list", 0.3), ("reasons", 0.4))
+        for dial, right in ((0, 0.8 + world / 1000), (4, least))
     ]
     known, more, new, _ = figures.dial_figure(rows).axes
-    assert known.get_lines()[0].get_xydata().tolist() == [[0, pytest.approx(0.9005)], [4, 0.4]]
+    dashed, solid = known.get_lines()
+    assert solid.get_xydata().tolist() == [[0, pytest.approx(0.9005)], [4, 0.4]]
+    assert (solid.get_linestyle(), dashed.get_linestyle(), dashed.get_ydata()[1]) == ("-", "--", 0.3)
     assert known.get_title() == "known companies (validation), 80 calls heard" and "320" in more.get_title()
     assert new.get_title().startswith("new") and [t.get_text() for t in new.get_xticklabels()] == ["0", "4"]
-    assert [text.get_text() for text in more.get_legend().get_texts()] == ["table"]
+    assert [text.get_text() for text in more.get_legend().get_texts()] == ["table", "replies: reasons", "replies: list"]
 
 
 def test_results_without_runs_carry_the_facts(tmp_path):

@@ -144,7 +144,13 @@ def test_the_claims_of_notebook_04_are_the_ones_that_were_agreed():
     assert times == {("baseline", 3), ("table", 1.3), ("nearest", 1.3), ("additive", 1.3)}
     trained = {(c.arm, c.other, c.bar) for c in claims if c.levels == (3, 4, 5)}
     assert trained == {(arm, f"{arm}_frozen", 0.10) for arm in ("imagine", "table", "truth")}
-    controls = [c for c in claims if c.kind == "lead" and not c.levels]
+    variants = [c for c in claims if {c.arm, c.other} & {"imagine_memory", "imagine_silent", "cloning"}]
+    assert [(c.arm, c.other, c.measure, c.bar, c.split) for c in variants] == [
+        ("imagine_memory", "imagine", "area", -0.05, "validation"),
+        ("imagine_silent", "imagine", "area", -0.05, "validation"),
+        ("imagine", "cloning", "area", 0, "test"),
+    ]
+    controls = [c for c in claims if c.kind == "lead" and not c.levels and c not in variants]
     assert {c.measure for c in controls} == {"area", "success"} and {c.bar for c in controls} == {0.05}
     others = {"none", "placebo", "shared", "stacked", "dream", "baseline", "table", "nearest", "additive"}
     assert {c.other for c in controls} >= others | {"table_frozen", "nearest_frozen", "additive_frozen"}

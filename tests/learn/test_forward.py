@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -51,6 +53,38 @@ def test_the_arg_max_is_found(make_learner):
         best = plain(learner)(torch.tensor([SEQUENCES[1]])).logits[0].argmax(-1).tolist()
     sequences = [[*SEQUENCES[1][:3], best[2]], [*SEQUENCES[1][:3], best[2] + 1]]
     assert learner.scorer(pack(sequences, [[3], [3]]))[1].tolist() == [True, False]
+
+
+def test_entropies_are_those_of_the_sampling_distribution(make_learner):
+    """In value and gradient, against the definition on a padded pass; also where they are made in chunks."""
+    learner, other = make_learner(), make_learner()
+    other.scorer.chunk, model = 4, plain(learner)
+    longest = max(map(len, SEQUENCES))
+    logits = model(torch.tensor([[*s, *[0] * (longest - len(s))] for s in SEQUENCES])).logits / 0.7
+    spread = torch.distributions.Categorical(logits=logits).entropy()
+    expected = torch.stack([spread[b, t - 1] for b, where in enumerate(ASKED) for t in where])
+    slope(expected).backward()
+    theirs = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+    for each in (learner, other):
+        each.activate(POLICY)
+        logprobs, _, entropies = each.scorer(pack(SEQUENCES, ASKED), 0.7, True)
+        assert torch.equal(logprobs, packed_logprobs(each, 0.7)) and torch.allclose(entropies, expected, atol=1e-4)
+        slope(entropies).backward()
+        ours = {n: p.grad for n, p in each.model.named_parameters() if p.grad is not None}
+        assert ours.keys() == theirs.keys() and close(list(ours.values()), list(theirs.values()), rtol=1e-3)
+
+
+def test_an_entropy_by_hand(make_learner, monkeypatch):
+    """Probabilities 1/2, 1/4, 1/4: H = 3/2 ln 2, and dH / d logit = -p (ln p + H): -1/4, 1/8 and 1/8 of ln 2."""
+    scorer = make_learner().scorer
+    monkeypatch.setattr(scorer.model.get_base_model(), "lm_head", torch.nn.Identity())
+    logits, target = torch.tensor([[0.5, 0.25, 0.25]]).log().requires_grad_(), torch.tensor([1])
+    logprob, correct, entropy = scorer._score(logits, target, 1.0, True)
+    entropy.sum().backward()
+    assert (logprob.item(), correct.item()) == (pytest.approx(math.log(0.25)), False)
+    assert entropy.tolist() == pytest.approx([1.5 * math.log(2)])
+    assert logits.grad[0].tolist() == pytest.approx([-0.25 * math.log(2), 0.125 * math.log(2), 0.125 * math.log(2)])
+    assert len(scorer._score(logits, target, 1.0, False)) == 2  # nobody asked
 
 
 def test_nothing_asked_for_is_nothing_that_can_go_backward(make_learner):

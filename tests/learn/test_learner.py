@@ -269,6 +269,109 @@ def test_distilled_samples_need_no_logprobs_from_before_the_step(make_learner, s
     assert found["distillation/neg_logprob"] > 0 and found["policy/tis_weight"] > 0
 
 
+# --- what is added to the objective ------------------------------------------------------------
+
+
+def added(make_learner, samples, more=(), **settings):
+    """What a setting adds to the policy's gradient, and the metrics with it; without it they are those of DAPO."""
+    free = {"policy.max_grad_norm": 1e9}
+    bare, learner = make_learner(**free), make_learner(**free, **settings)
+    without, metrics = gradients_of(bare, lambda: bare.update(samples, [], 1.0, 0))
+    seen, found = gradients_of(learner, lambda: learner.update([*samples, *more], [], 1.0, 0))
+    assert all(found[name] == value for name, value in metrics.items() if name != "policy/grad_norm")
+    assert all(g is None for g in seen[WORLD_MODEL])
+    return [a - b for a, b in zip(seen[POLICY], without[POLICY], strict=True)], found, found.keys() - metrics.keys()
+
+
+def test_an_entropy_bonus_is_that_of_the_whole_distribution(make_learner, samples):
+    """Added to the gradient: that of minus the weight times the mean entropy at action tokens, at the temperature."""
+    settings = {"rollout.temperature": 0.7, "policy.entropy": 0.3}
+    sharp = lambda **more: make_learner(**{"rollout.temperature": 0.7} | more)  # noqa: E731
+    slope, found, new = added(sharp, samples, **{"policy.entropy": 0.3})
+    model, entropies = plain(make_learner(**settings)), []
+    for sample in samples:
+        spread = torch.distributions.Categorical(logits=model(torch.tensor([sample.tokens])).logits[0] / 0.7).entropy()
+        entropies += [spread[t - 1] for t, role in enumerate(sample.roles) if role == Role.ACTION]
+    mean = torch.stack(entropies).mean()
+    assert close(slope, slopes(-0.3 * mean, model), rtol=1e-3)
+    assert new == {"policy/entropy"} and found["policy/entropy"] == pytest.approx(mean.item(), rel=1e-4)
+
+
+def test_no_entropy_is_computed_for_nothing(make_learner, samples, examples, monkeypatch):
+    learner, asked = make_learner(), []
+    score = learner.scorer._score
+    monkeypatch.setattr(learner.scorer, "_score", lambda *args: asked.append(args[3]) or score(*args))
+    learner.update(samples, examples, 1.0, seed=0)
+    assert asked and not any(asked)
+
+
+@pytest.mark.parametrize("coupling", ["none", "stacked"])
+def test_the_penalty_is_towards_the_base_without_any_adapter(make_learner, samples, coupling):
+    """k3 at the action tokens, whatever the world model's adapter says; the policy acts and learns as before."""
+    coupled = {"world_model.coupling": coupling}
+    shaking = lambda **more: shaken(make_learner(**coupled, **more))  # noqa: E731
+    slope, found, new = added(shaking, samples, **{"policy.kl": 0.3})
+    learner = shaking()
+    model, logprobs = plain_policy(learner, samples)
+    base = load_base(learner.config.model.base).eval()
+    places = [[t for t, role in enumerate(s.roles) if role == Role.ACTION] for s in samples]
+    with torch.no_grad():
+        theirs = plain_logprobs(base, [s.tokens for s in samples], places)
+    penalty = ((theirs - logprobs).exp() - 1 - (theirs - logprobs)).mean()
+    assert close(slope, slopes(0.3 * penalty, model), rtol=1e-3)
+    assert new == {"policy/kl_to_base"} and found["policy/kl_to_base"] == pytest.approx(penalty.item(), rel=1e-3)
+
+
+def test_a_policy_that_has_not_moved_is_not_pulled_back(fresh_learner, samples):
+    """At the start it is the base: no divergence and no gradient of it; after an update there is some."""
+    learner, bare = fresh_learner(**{"policy.kl": 5.0}), fresh_learner()
+    pulled, metrics = gradients_of(learner, lambda: learner.update(samples, [], 1.0, 0))
+    free, _ = gradients_of(bare, lambda: bare.update(samples, [], 1.0, 0))
+    assert metrics["policy/kl_to_base"] == pytest.approx(0, abs=1e-6) and close(pulled[POLICY], free[POLICY])
+    learner.update(samples, [], 1.0, seed=0)
+    assert learner.update(samples, [], 1.0, seed=1)["policy/kl_to_base"] > 1e-4
+
+
+def test_the_base_is_what_it_was_and_adapters_go_on_training(make_learner, samples):
+    learner, fresh = make_learner(), load_base(make_learner().config.model.base).eval()
+    places = [[t for t, role in enumerate(s.roles) if role == Role.ACTION] for s in samples]
+    before = learner.action_logprobs(samples)
+    found = learner.action_logprobs(samples, adapters.BASE)
+    with torch.no_grad():
+        expected = plain_logprobs(fresh, [s.tokens for s in samples], places).split(counts(samples))
+    assert found == [pytest.approx(e.tolist(), abs=1e-4) for e in expected]
+    trainable = {n for n, p in learner.model.named_parameters() if p.requires_grad}
+    assert trainable == {n for n, _ in learner.model.named_parameters() if ".lora_" in n}
+    assert learner.action_logprobs(samples) == before != found
+
+
+def test_imitation_is_cross_entropy_on_the_actions_of_earlier_successes(make_learner, samples):
+    """Its own mean over tokens, beside DAPO's; what was sampled then, and with which probability, does not matter."""
+    earlier = [dataclasses.replace(s, old_logprobs=[-9.0] * len(s.tokens), imitated=True) for s in samples[1:3]]
+    slope, found, new = added(make_learner, samples, earlier, **{"policy.imitate": 0.5})
+    model, logprobs = plain_policy(make_learner(), earlier)
+    assert close(slope, slopes(-0.5 * logprobs.mean(), model), rtol=1e-3)
+    assert new == {"policy/imitation_loss"}
+    assert found["policy/imitation_loss"] == pytest.approx(-logprobs.mean().item(), rel=1e-4)
+
+
+def test_additions_are_those_of_one_batch_in_any_micro_batches(make_learner, samples, examples):
+    """With importance weights and distilled contexts beside them."""
+    settings = {"policy.entropy": 0.1, "policy.kl": 0.2, "policy.imitate": 0.5, "policy.tis_cap": 2.0}
+    settings |= {"world_model.coupling": "imagine", "world_model.context_distillation": 0.5}
+    others = [dataclasses.replace(samples[0], distilled=True), dataclasses.replace(samples[2], imitated=True)]
+    seen = []
+    for budget in (10_000, 1):
+        learner = make_learner(**settings, **{"distributed.micro_batch_tokens": budget})
+        own = [*learner.action_logprobs(samples), [], []]
+        update = lambda x=learner, own=own: x.update([*samples, *others], examples, 1.0, 0, own)  # noqa: E731
+        seen.append(gradients_of(learner, update))
+    (one, metrics_one), (many, metrics_many) = seen
+    assert all(close(many[name], one[name]) for name in (POLICY, WORLD_MODEL))
+    assert metrics_one == pytest.approx(metrics_many, rel=1e-4, abs=1e-6)
+    assert metrics_one.keys() >= {"policy/entropy", "policy/kl_to_base", "policy/imitation_loss", "policy/tis_weight"}
+
+
 # --- updates ---------------------------------------------------------------------------------
 
 

@@ -16,7 +16,10 @@ from lfo.learn.objectives import (
     Scores,
     dapo_loss,
     group_advantages,
+    imitation_loss,
+    k3,
     overlong_penalty,
+    regularisers,
     tis_weights,
     world_model_loss,
 )
@@ -128,6 +131,49 @@ def test_importance_weights_multiply_what_the_clip_leaves(ratio, advantage, surr
     assert loss.total.item() == pytest.approx(-0.5 * surrogate, abs=1e-6)
     assert new.grad.item() == pytest.approx(-0.5 * slope, abs=1e-6)
     assert loss.metrics["ratio_clipped"] == clipped
+
+
+# --- what is added to an objective -----------------------------------------------------------
+
+
+def test_an_entropy_bonus_and_a_penalty_by_hand():
+    """Entropies 1 and 3 nats. The base thinks the tokens half and twice as likely: 1/2 - 1 + ln 2, and 2 - 1 - ln 2.
+
+    Slopes of the penalty: 1 - base / policy, so 1/2 and -1; those of minus 0.1 times the entropy: -0.1.
+    """
+    logprobs = torch.tensor([0.4, 0.2]).log().requires_grad_()
+    entropies = torch.tensor([1.0, 3.0], requires_grad=True)
+    known = PolicyTokens(logprobs.detach(), torch.ones(2), base_logprobs=torch.tensor([0.2, 0.4]).log())
+    found = regularisers(Scores(logprobs, entropies=entropies), known, entropy=0.1, kl=0.2)
+    found.total.backward()
+    assert found.total.item() == pytest.approx(-0.1 * 4 + 0.2 * 0.5)
+    assert found.metrics == {"entropy": pytest.approx(4), "kl_to_base": pytest.approx(0.5)} and found.count == 2
+    assert logprobs.grad.tolist() == pytest.approx([0.2 * 0.5, -0.2])
+    assert entropies.grad.tolist() == pytest.approx([-0.1, -0.1])
+
+
+def test_what_was_not_asked_for_adds_nothing():
+    logprobs = torch.tensor([-1.0], requires_grad=True)
+    found = regularisers(Scores(logprobs), PolicyTokens(logprobs.detach(), torch.ones(1)), 0.0, 0.0)
+    assert (found.total.item(), found.metrics) == (0.0, {})
+
+
+@pytest.mark.parametrize("ratio", [0.1, 0.9, 1.0, 1.1, 5.0])
+def test_the_estimate_of_a_divergence_is_never_negative(ratio):
+    estimate = k3(torch.tensor(ratio).log()).item()
+    assert estimate == pytest.approx(ratio - 1 - math.log(ratio), abs=1e-6) and (estimate > 0 or ratio == 1)
+
+
+def test_the_estimate_is_the_divergence_on_average():
+    """p = (1/2, 1/4, 1/4), q = (1/4, 1/4, 1/2), weighed by p: KL(p || q) = 1/2 ln 2 - 1/4 ln 2."""
+    p, q = torch.tensor([0.5, 0.25, 0.25]), torch.tensor([0.25, 0.25, 0.5])
+    assert (p * k3(q.log() - p.log())).sum().item() == pytest.approx(0.25 * math.log(2))
+
+
+def test_imitation_is_cross_entropy_by_hand():
+    """Probabilities 1/2 and 1/4: (ln 2 + ln 4) nats over two tokens."""
+    loss = imitation_loss(torch.tensor([0.5, 0.25]).log())
+    assert loss.mean().item() == pytest.approx(1.5 * math.log(2)) and (loss.count, loss.metrics) == (2, {})
 
 
 # --- DAPO as an objective --------------------------------------------------------------------

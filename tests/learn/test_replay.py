@@ -1,4 +1,4 @@
-"""replay: what the world model hears again, and the placebo in which replies belong to other tasks' calls."""
+"""replay: what is learned again, and the placebo in which replies belong to other tasks' calls."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections import Counter
 
 import pytest
 
-from lfo.learn.replay import ReplayBuffer, shuffled
-from lfo.types import Call, Encoded, Example
+from lfo.learn.replay import KEPT, ReplayBuffer, Successes, shuffled
+from lfo.types import Call, Encoded, Example, Role, Turn
 
 
 def example(task: str, i: int) -> Example:
@@ -76,3 +76,56 @@ def test_a_call_without_another_task_is_left_out(calls):
     few = shuffled(calls[:5], seed=0)  # four calls of one task, one of another: one pair can exchange
     assert sorted(e.task_id for e in few) == ["a", "b"]
     assert {e.reply[0] for e in few} == {"a", "b"} and all(e.reply[0] != e.task_id for e in few)
+
+
+# --- successes -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def won(make_rollout):
+    """won(i): a success that says i, with a turn and an example, which nobody imitates."""
+
+    def make(i: int, **rest):
+        turns = [Turn(Call("phone", {}), "yes", "ok")]
+        facts = {"success": True, "turns": turns, "examples": [example("a", i)], "logprob": -0.5}
+        return make_rollout([1, 2], [i, 4], [5], [6], **facts | rest)
+
+    return make
+
+
+def test_successes_are_kept_once_and_failures_not_at_all(won):
+    successes = Successes()
+    successes.add([won(1), won(2, success=False), won(3), won(3)])
+    assert [row.tokens[2] for row in successes.rollouts] == [1, 3]
+    successes.add([won(4), won(1)])  # as late as its repetition
+    assert [row.tokens[2] for row in successes.rollouts] == [3, 4, 1]
+    assert not any(row.turns or row.examples for row in successes.rollouts)
+
+
+def test_the_latest_successes_are_kept(won):
+    successes = Successes()
+    for start in (0, 200):
+        successes.add([won(10 + i) for i in range(start, start + 200)])
+    assert KEPT == 256 and [row.tokens[2] for row in successes.rollouts] == list(range(10 + 400 - KEPT, 410))
+
+
+def test_what_is_imitated_is_what_was_sampled_and_drawn_by_the_seed_alone(won):
+    successes, rows = Successes(), [won(i) for i in range(20)]
+    assert successes.draw(8, 0) == []
+    successes.add(rows)
+    drawn = successes.draw(8, 0)
+    assert len({s.tokens[2] for s in drawn}) == 8 and drawn == successes.draw(8, 0) != successes.draw(8, 1)
+    for sample in drawn:
+        row = rows[sample.tokens[2]]
+        assert (sample.tokens, sample.roles, sample.old_logprobs) == (row.tokens, row.roles, row.logprobs)
+        assert sample.imitated and not sample.distilled and sample.heard is None
+        assert Role.ACTION in sample.roles and len(sample.advantages) == len(sample.tokens)
+    assert len(successes.draw(100, 0)) == 20
+
+
+def test_successes_survive_a_checkpoint(won):
+    """To the same bytes, and so to the same draws."""
+    successes = Successes()
+    successes.add([won(i) for i in range(9)])
+    again = Successes.from_json(successes.to_json())
+    assert again == successes and again.to_json() == successes.to_json() and again.draw(4, 1) == successes.draw(4, 1)

@@ -88,8 +88,11 @@ class PhoneKnowledge:
 
     def supposed(self, turns: Sequence[Turn], call: Call, reply: str) -> tuple[Turn, ...]:
         """Who refuses for want of a field would serve whoever has it; who sends the caller elsewhere would not."""
-        sent = phrasings.read_reply(reply)[0] in SENT
-        return tuple(turns) if sent else (*turns, Turn(call, "", "success"))
+        if phrasings.read_reply(reply)[0] in SENT:
+            return tuple(turns)
+        number = call.arguments["phone_number"]
+        name = next((d["name"] for d in _last_listed(turns) if d["phone"] == number), number)
+        return (*turns, Turn(call, json.dumps({"status": "success", "message": f"{name}. Done."}), "success"))
 
     def lesson(self, turn: Turn) -> str:
         """Which fields were handed over in a call, or asked for in a form that was declined, and what was answered."""

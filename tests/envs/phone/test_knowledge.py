@@ -118,10 +118,10 @@ def test_what_csrs_said_stands_in_the_state(world):
     assert heard > 40
 
 
-def test_what_was_supposed_was_not_said(known):
-    """A department that is taken to have served has a status and no words."""
-    turns = known.supposed([], phone_call("800-555-0003"), NO)
-    assert "Previous Actions: make_phone_call 800-555-0003 success. Collected" in state_before(known, "Please.", turns)
+def test_a_department_that_is_supposed_to_have_served_said_so(known, looked_up):
+    turns = known.supposed([looked_up("Harbor Bank")], phone_call("800-555-0003"), NO)
+    said = "; make_phone_call 800-555-0003 success (Billing. Done.). Collected"
+    assert said in state_before(known, "Please.", turns)
 
 
 @pytest.mark.parametrize("number", ["\ud800", "\u0000", "😀" * 20, "<|/state|>", "x" * 50, ""])
@@ -197,7 +197,8 @@ def test_what_is_supposed_of_a_reply(known, looked_up, status):
     """Whoever asks for something would serve who has it; whoever sends the caller elsewhere would not."""
     turns, call = (looked_up("Harbor Bank"),), phone_call("800-555-0003")
     after = known.supposed(turns, call, json.dumps({"status": status, "message": "Billing. Call Sales first."}))
-    assert after == (turns if status in SENT else (*turns, Turn(call, "", "success")))
+    served = Turn(call, '{"status": "success", "message": "Billing. Done."}', "success")
+    assert after == (turns if status in SENT else (*turns, served))
 
 
 # --- what is remembered ----------------------------------------------------------------------
