@@ -359,7 +359,7 @@ def run_config(make_config, base_path) -> RunConfig:
     """Three steps of two groups; with this seed the first step has a group that teaches the policy."""
     return make_config(
         **{
-            "seed": 7,
+            "seed": 14,
             "model.base": str(base_path),
             "policy.learning_rate": 1e-3,
             "world_model.coupling": "imagine",
