@@ -59,7 +59,7 @@ class EnvConfig:
         5,
     )  # of all tasks
     circumstances: Annotated[int, Field(strict=True, ge=0, le=6)] = 4  # kinds of them in requests; 0: a table suffices
-    replies: Literal["list", "reasons"] = "reasons"  # reasons: who refuses says which circumstance demands what
+    replies: Literal["list", "reasons"] = "reasons"  # reasons: who refuses says what each circumstance demands
     max_turns: Positive = 16  # agent actions
     values: Literal["literal", "reference"] = "literal"  # reference: personal data is handed over as @email
     reward: Literal["binary", "shaped"] = "binary"  # what the policy trains on; figures always report binary success

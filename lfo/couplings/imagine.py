@@ -23,7 +23,7 @@ from lfo.rollout.engine import Prompt
 from lfo.text.codec import Codec
 from lfo.types import Example
 
-REPLY_TOKENS = 96  # at most, in one imagined reply
+REPLY_TOKENS = 112  # at most, in one imagined reply
 SAMPLES = 4  # by which the world model is judged to be sure
 
 

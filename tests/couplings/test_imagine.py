@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 
@@ -11,10 +12,14 @@ from scripted import Scripted, by_turn, spans
 
 from lfo.config import ModelConfig, RolloutConfig, WorldModelConfig
 from lfo.couplings import Imagine, alone
+from lfo.couplings.imagine import REPLY_TOKENS
 from lfo.couplings.noted import without
 from lfo.envs.base import parse_action, written
 from lfo.envs.phone import PhoneEnvironment
+from lfo.envs.phone.csr import CsrSimulator
 from lfo.envs.phone.tools import TOOLS, phone_call
+from lfo.envs.phone.vocabulary import CIRCUMSTANCES
+from lfo.envs.phone.world import generate_world
 from lfo.protocols import Question
 from lfo.rollout.play import play
 from lfo.text import load_codec
@@ -199,3 +204,18 @@ def test_there_is_one_view_without_distillation_or_without_a_note(bank, imagine,
     unnoted = Sample(plain.tokens, plain.roles, plain.logprobs, [0.0, 1.0])
     assert distilling.views(plain, unnoted) == [unnoted]
     assert distilling.views(row, None) == []
+
+
+@pytest.mark.parametrize("held_out", [False, True])
+def test_the_longest_reply_can_be_imagined(codec, held_out):
+    """Every department of a world with all circumstances, asked with empty hands in all of them at once."""
+    world, longest = generate_world(102, circumstances=len(CIRCUMSTANCES)), 0
+    for company in world.companies.values():
+        demands = world.demands(company.company_id, (), list(CIRCUMSTANCES))
+        demands = dataclasses.replace(demands, of={n: dataclasses.replace(d, after="") for n, d in demands.of.items()})
+        for department in company.departments:
+            csr = CsrSimulator(company, demands, department.name, held_out, reasons=True)
+            reply = csr.call(department.phone, {}, {}, set())
+            said = json.dumps({"status": reply.status, "message": reply.message})
+            longest = max(longest, len(codec.reply(said)))
+    assert 96 < longest <= REPLY_TOKENS

@@ -45,7 +45,7 @@ class CsrSimulator:
     """
 
     def __init__(self, company: Company, demands: Demands, seed: str, held_out: bool = False, reasons: bool = False):
-        """held_out: it says things as it never does in training. reasons: it says which circumstance demands what."""
+        """held_out: it says things as it never does in training. reasons: it says what each circumstance demands."""
         self._company = company
         self._demands = demands
         self._open = dict(demands.owners)  # shrinks as goals are served
@@ -92,7 +92,7 @@ class CsrSimulator:
             return elsewhere
         rule = self._demands.of[name]
         if rule.after and rule.after not in self._served:
-            return self._say("routing", name, rule.because, other=rule.after)
+            return self._say("routing", name, {rule.why_after: rule.after} if rule.why_after else {}, other=rule.after)
         if refusal := self._authenticate(rule, auth_info, truth, unavailable):
             return refusal
         return dataclasses.replace(self._serve(name), authenticated=bool(rule.required))
@@ -105,7 +105,7 @@ class CsrSimulator:
         if (goal := next(moved, None)) is None:
             return None
         owner = self._open[goal]
-        return self._say("wrong_department", name, {owner: self._demands.moved[goal]}, other=owner)
+        return self._say("wrong_department", name, {self._demands.moved[goal]: owner}, other=owner)
 
     def _authenticate(self, rule: Demand, auth_info, truth, unavailable) -> Reply | None:
         replaceable = {f for f in rule.required if f in unavailable and f not in auth_info}
@@ -115,8 +115,7 @@ class CsrSimulator:
         missing = canonical(f for f in asked if f not in auth_info)
         wrong = canonical(f for f in asked if f in auth_info and auth_info[f].strip() != truth.get(f))
         if set(missing) - {rule.alternative} or (missing and not replaceable):
-            because = {field: name for field, name in rule.because.items() if field in missing}
-            reply = self._say("missing", rule.department, because, fields=missing)
+            reply = self._refuse(rule, missing, replaceable)
         elif missing:
             reply = self._say("alternative", rule.department, fields=canonical(replaceable), other=rule.alternative)
         elif wrong:
@@ -124,6 +123,21 @@ class CsrSimulator:
         else:
             return None
         return dataclasses.replace(reply, missing=missing, mismatched=() if missing else wrong)
+
+    def _refuse(self, rule: Demand, missing, replaceable) -> Reply:
+        """All that is missing; with reasons, for each circumstance in turn and then in any case.
+
+        The alternative is said for whatever it replaces, in its place.
+        """
+        if not (self._reasons and rule.because):
+            return self._say("missing", rule.department, fields=missing)
+
+        def owed(field: str) -> str:
+            field = rule.alternative if field in replaceable else field
+            return field if field in missing else ""
+
+        because = {name: owed(field) for name, field in rule.because.items()}
+        return self._say("missing", rule.department, because, fields={*map(owed, rule.usual)} - {""})
 
     def _serve(self, name: str) -> Reply:
         mine = [goal for goal, owner in self._open.items() if owner == name]

@@ -46,7 +46,7 @@ class Rules:
         "literal"  # reference: personal data is handed over as @email and the like
     )
     reward: Literal["binary", "shaped"] = "binary"  # what the policy trains on
-    replies: Literal["list", "reasons"] = "reasons"  # reasons: a CSR also says which circumstance demands what
+    replies: Literal["list", "reasons"] = "reasons"  # reasons: a CSR also says what each circumstance demands
 
 
 AS_DECIDED = Rules()

@@ -14,7 +14,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable
 
 from lfo.envs.phone.classifier import Place
-from lfo.envs.phone.phrasings import SITUATION_STATUS, parse_reply, read_reply, requested_fields, say
+from lfo.envs.phone.phrasings import IN_ANY_CASE, SITUATION_STATUS, parse_reply, read_reply, requested_fields, say
 from lfo.envs.phone.records import Effect
 from lfo.envs.phone.tools import PHONE
 from lfo.envs.phone.vocabulary import CIRCUMSTANCES, DEPARTMENT_OF_GOAL, circumstances_in, goals_in
@@ -23,6 +23,14 @@ from lfo.types import Example
 
 REASONS = {reason: name for name, kind in CIRCUMSTANCES.items() for reason in kind.because}
 _REASON = re.compile("|".join(map(re.escape, REASONS)), re.IGNORECASE)
+
+
+def _parts(message: str) -> tuple[str, dict[str, str]]:
+    """Of a refusal: what is said to be missing in any case, and for each circumstance that it speaks of."""
+    special, _, always = message.partition(IN_ANY_CASE)
+    names = [REASONS[reason.lower()] for reason in _REASON.findall(special)]
+    _, *clauses = _REASON.split(special)
+    return always if names else message, dict(zip(names, clauses, strict=True))
 
 
 class Grammar:
@@ -46,12 +54,10 @@ class Grammar:
         status, _, others = read_reply(reply)
         message = parse_reply(reply)[1]
         if status == "auth_failed":
-            plain, *parts = _REASON.split(message) if _REASON.search(message) else [message]
-            because = [REASONS[reason.lower()] for reason in _REASON.findall(message)]
-            self._count("fields", where, tuple(sorted(requested_fields(plain))))
-            found = {name: Effect(field=min(requested_fields(part))) for name, part in zip(because, parts, strict=True)}
+            always, owed = _parts(message)
+            self._count("fields", where, tuple(sorted(requested_fields(always))))
             for name in circumstances:
-                self._count(name, where, found.get(name, Effect()))
+                self._count(name, where, Effect(field=min(requested_fields(owed.get(name, "")), default="")))
         elif status == "success":
             self._count("fields", where, ())
         elif reason := _REASON.search(message):
@@ -68,7 +74,8 @@ class Grammar:
 
     def _usual(self, what: str, where: Place, default):
         """What was heard most often of it at the company, else in the industry. Having no effect is easily heard of a
-        circumstance (what it demands may be demanded anyway), so that counts only where nothing else was heard."""
+        circumstance (what changes the way demands no field, and a mere list gives no reasons), so that counts only
+        where nothing else was heard."""
         company, industry, department, _ = where
         about = department if what in ("fields", "after") else ""
         for key in ((what, company, about), (what, industry, about)):

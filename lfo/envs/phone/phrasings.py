@@ -81,6 +81,8 @@ PHRASINGS: dict[str, dict[str, tuple[str, ...]]] = {
 }
 STYLES = ("formal", "conversational", "direct", "apologetic")
 UNKNOWN_NUMBER = "This number is not in service."
+NOTHING_MORE = "nothing more"  # is demanded for a circumstance
+IN_ANY_CASE = "and in any case"  # what follows, a department demands whatever the circumstances
 SITUATION_STATUS = {
     "missing": "auth_failed",
     "alternative": "auth_failed",
@@ -101,16 +103,20 @@ def oxford(items: Sequence[str]) -> str:
 def say(rng: random.Random, situation: str, held_out: bool, because: Mapping[str, str] | None = None, **slots) -> str:
     """One phrasing of a situation; `fields` slots are given as field names.
 
-    because: the circumstances for which fields or the other department are named, to be said; None: nothing is said of
-    any circumstance.
+    because: circumstance -> the field that is missing for it, "" for none, or the other department. Where something is
+    missing, each circumstance is spoken of, in this order, before `fields`, which are then what is missing in any case;
+    elsewhere the one for which the other department is named. None: nothing is said of any circumstance.
     """
     variants = PHRASINGS[situation][rng.choice(STYLES)]
     text = variants[-1] if held_out else rng.choice(variants[:-1])
-    reasons = {what: _reason(rng, name, held_out) for what, name in (because or {}).items()}
-    if "fields" in slots:
-        fields = canonical(slots["fields"])
-        slots["fields"] = _demanded(fields, reasons) if situation == "missing" else _named(fields)
-    elif reason := reasons.get(slots.get("other", "")):
+    because = because or {}
+    if situation == "missing":
+        each = {_reason(rng, name, held_out): field for name, field in because.items()}
+        slots["fields"] = _demanded(canonical(slots["fields"]), each)
+    elif "fields" in slots:
+        slots["fields"] = _named(canonical(slots["fields"]))
+    elif name := next((name for name, what in because.items() if what == slots.get("other")), ""):
+        reason = _reason(rng, name, held_out)
         opening, sentence = re.match(r"({dept}[.,](?: hi!)?) (.*)", text).groups()
         sentence = sentence if sentence.startswith("{") else sentence[0].lower() + sentence[1:]
         text = f"{opening} {reason[0].upper()}{reason[1:]}, {sentence}"
@@ -128,13 +134,16 @@ def _named(fields: Sequence[str]) -> str:
     return oxford([FIELDS[f] for f in fields])
 
 
-def _demanded(fields: Sequence[str], reasons: Mapping[str, str]) -> str:
-    """'your a and b; and as it is a joint account, your c': what is always demanded, then each with its reason."""
-    plain = [f for f in fields if f not in reasons]
-    special = [f"{reason}, your {FIELDS[f]}" for f, reason in reasons.items() if f in fields]
-    if plain:
-        return "; and ".join([f"your {_named(plain)}", *special])
-    return f"the following: {'; and '.join(special)}"
+def _demanded(fields: Sequence[str], each: Mapping[str, str]) -> str:
+    """'the following: as it is a joint account, your c; as you call from abroad, nothing more; and in any case your a'.
+
+    each: reason -> the field that is demanded for it, or "". Without any it is 'your a and b'.
+    """
+    if not each:
+        return f"your {_named(fields)}"
+    said = [f"{reason}, {f'your {FIELDS[field]}' if field else NOTHING_MORE}" for reason, field in each.items()]
+    said += [f"{IN_ANY_CASE} your {_named(fields)}"] if fields else []
+    return f"the following: {'; '.join(said)}"
 
 
 _SPOKEN = re.compile("|".join(sorted((re.escape(v) for v in FIELDS.values()), key=len, reverse=True)))

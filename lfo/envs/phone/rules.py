@@ -183,15 +183,18 @@ def draw_free_effects(rng: random.Random, company: Company, after: Collection[st
 class Demand:
     """What one department demands of one request.
 
-    required, alternative, after: as in `HiddenRule`. because: what only a circumstance brings in, fields and the
-    department to call first -> that circumstance.
+    required, alternative, after: as in `HiddenRule`, circumstances included. usual: what the department's own rule
+    requires in any case. because: every circumstance of the request -> the field that it demands, usual or not, or "".
+    why_after: the circumstance for which `after` comes first, "" if it always does.
     """
 
     department: str
     required: tuple[str, ...]
     alternative: str
     after: str
+    usual: tuple[str, ...]
     because: Mapping[str, str]
+    why_after: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -238,17 +241,19 @@ class Demands:
 
 
 def demands(rules: Iterable[HiddenRule], effects: Mapping[str, Effect], goals: Sequence[str]) -> Demands:
-    """rules: of all departments of a company; effects: of the circumstances of the request, there."""
-    added = {effect.field: name for name, effect in effects.items() if effect.field}
+    """rules: of all departments of a company; effects: of all circumstances of the request, there."""
+    because = {name: effects[name].field for name in CIRCUMSTANCES if name in effects}
+    added = set(because.values()) - {""}
     gate, why_gate = next(((e.first, name) for name, e in effects.items() if e.first), ("", ""))
     office, why_moved = next(((e.instead, name) for name, e in effects.items() if e.instead), ("", ""))
     of = {}
     for rule in rules:
-        because = {field: name for field, name in added.items() if field not in rule.required}
         gated = bool(gate) and not rule.after and rule.department != gate
-        required, after = canonical((*rule.required, *because)), gate if gated else rule.after
-        because |= {gate: why_gate} if gated else {}
-        of[rule.department] = Demand(rule.department, required, rule.alternative, after, because)
+        after, why_after = (gate, why_gate) if gated else (rule.after, "")
+        required = canonical((*rule.required, *added))
+        of[rule.department] = Demand(
+            rule.department, required, rule.alternative, after, rule.required, because, why_after
+        )
     owners = {goal: office or DEPARTMENT_OF_GOAL[goal] for goal in goals}
     moved = {goal: why_moved for goal, owner in owners.items() if owner != DEPARTMENT_OF_GOAL[goal]}
     return Demands(of, owners, moved)

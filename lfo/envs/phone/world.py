@@ -85,7 +85,7 @@ class World:
         """What a company demands of such a request."""
         rules = [self.rules[company_id, d.name] for d in self.companies[company_id].departments]
         known = self.effects.get(company_id, {})
-        return demands(rules, {name: known[name] for name in circumstances if name in known}, goals)
+        return demands(rules, {name: known.get(name, Effect()) for name in circumstances}, goals)
 
     def demands_of(self, task: PhoneTask) -> Demands:
         return self.demands(task.company_id, task.goals, task.circumstances)

@@ -644,8 +644,8 @@ def test_held_out_phrasings_are_used_only_where_asked_for(start):
 
 def all_messages() -> re.Pattern:
     """Everything that a CSR can say, where D stands for a department, F for a field, R for a reason."""
-    items, owed = "F(?:(?:, | and |, and )F)*", "R, your F"
-    demanded = f"(?:your {items}(?:; and {owed})*|the following: {owed}(?:; and {owed})*)"
+    items, owed = "F(?:(?:, | and |, and )F)*", "R, (?:your F|nothing more)"
+    demanded = f"(?:your {items}|the following: {owed}(?:; {owed})*(?:; and in any case your {items})?)"
     patterns = [re.escape("This number is not in service.")]
     for situation, styles in PHRASINGS.items():
         for template in {t for variants in styles.values() for t in variants}:
@@ -676,6 +676,10 @@ def test_the_outline_of_what_is_said_by_hand(tiny):
         ("Loans. I need your email address and full name.", "D. I need your F and F."),
         ("Loans, hi! As you call from abroad, try Billing first.", "D, hi! R, try D first."),
         ("Sales. State the following: with a large sum, your date of birth.", "D. State the following: R, your F."),
+        (
+            "Sales. State the following: with a large sum, nothing more; and in any case your full name.",
+            "D. State the following: R, nothing more; and in any case your F.",
+        ),
     ):
         assert in_outline(text, bank) == outline and MESSAGES.fullmatch(outline)
     for text in (
@@ -683,6 +687,8 @@ def test_the_outline_of_what_is_said_by_hand(tiny):
         "Claims. I need your email address.",  # not of this company
         "Loans. As you call from the moon, try Billing first.",
         "Loans. I need your email address; and as you call from abroad, call Billing first.",
+        "Loans. I need the following: as you call from abroad, something more.",
+        "Loans. I need the following: and in any case your email address.",
         "Loans. Settled. Done.",
     ):
         assert not MESSAGES.fullmatch(in_outline(text, bank)), text

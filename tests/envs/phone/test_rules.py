@@ -44,9 +44,15 @@ def after(demanded: r.Demands) -> dict[str, str]:
     return {name: demand.after for name, demand in demanded.of.items() if demand.after}
 
 
-def because(demanded: r.Demands) -> dict[str, dict[str, str]]:
-    """The departments that have a reason for something."""
-    return {name: dict(demand.because) for name, demand in demanded.of.items() if demand.because}
+def because(demanded: r.Demands) -> dict[str, str]:
+    """What each circumstance demands, which is the same at every department."""
+    first, *others = [dict(demand.because) for demand in demanded.of.values()]
+    assert all(other == first for other in others)
+    return first
+
+
+def why_after(demanded: r.Demands) -> dict[str, str]:
+    return {name: demand.why_after for name, demand in demanded.of.items() if demand.why_after}
 
 
 def within(count: int, n: int, p: float, sigmas: float = 4.0) -> bool:
@@ -60,10 +66,12 @@ def within(count: int, n: int, p: float, sigmas: float = 4.0) -> bool:
 def test_without_effect_the_rules_are_what_is_demanded(tiny, at_bank, circumstances):
     """Also in a circumstance that changes nothing there, and in one that the bank has never heard of."""
     demanded = at_bank(*circumstances)
-    assert required(demanded) == USUAL and after(demanded) == {FRAUD: CS} and because(demanded) == {}
+    assert required(demanded) == USUAL and after(demanded) == {FRAUD: CS}
+    assert because(demanded) == dict.fromkeys(circumstances, "") and why_after(demanded) == {}
     assert (demanded.owners, demanded.moved) == ({DISPUTE: BILLING}, {})
     for name, demand in demanded.of.items():
         assert (demand.department, demand.alternative) == (name, tiny.rules["bank", name].alternative)
+        assert demand.usual == demand.required
 
 
 def test_a_field_is_demanded_on_top_everywhere(at_bank):
@@ -75,18 +83,21 @@ def test_a_field_is_demanded_on_top_everywhere(at_bank):
         LOANS: ("name", "date_of_birth", "phone_number"),
         SALES: ("phone_number",),
     }
-    assert because(demanded) == {name: {"phone_number": "joint_account"} for name in USUAL}
+    assert because(demanded) == {"joint_account": "phone_number"}
+    assert {name: demand.usual for name, demand in demanded.of.items()} == USUAL
     assert after(demanded) == {FRAUD: CS} and demanded.owners == {DISPUTE: BILLING}
 
 
-def test_what_is_demanded_anyway_is_owed_to_no_circumstance(at_bank):
+def test_what_is_demanded_anyway_is_also_what_a_circumstance_demands(at_bank):
+    """A large amount demands the SSN everywhere, whether the department's own rule does so or not."""
     demanded = at_bank("large_amount")
     assert required(demanded) == USUAL | {
         BILLING: ("account_number", "last_4_ssn", "billing_zip"),
         LOANS: ("name", "last_4_ssn", "date_of_birth"),
         SALES: ("last_4_ssn",),
     }
-    assert because(demanded) == {name: {"last_4_ssn": "large_amount"} for name in (BILLING, LOANS, SALES)}
+    assert because(demanded) == {"large_amount": "last_4_ssn"}
+    assert {name: demand.usual for name, demand in demanded.of.items()} == USUAL
 
 
 def test_another_department_comes_first_for_whoever_waits_for_nobody(at_bank):
@@ -94,7 +105,7 @@ def test_another_department_comes_first_for_whoever_waits_for_nobody(at_bank):
     demanded = at_bank("abroad", goals=(REPORT,))
     assert required(demanded) == USUAL
     assert after(demanded) == {CS: BILLING, FRAUD: CS, LOANS: BILLING, SALES: BILLING}
-    assert because(demanded) == {name: {BILLING: "abroad"} for name in (CS, LOANS, SALES)}
+    assert why_after(demanded) == dict.fromkeys((CS, LOANS, SALES), "abroad") and because(demanded) == {"abroad": ""}
     assert demanded.to_call() == [BILLING, CS, FRAUD]
     assert at_bank("abroad").to_call() == [BILLING]
     assert at_bank("abroad", goals=(CLOSE, DISPUTE)).to_call() == [BILLING, CS]
@@ -103,20 +114,27 @@ def test_another_department_comes_first_for_whoever_waits_for_nobody(at_bank):
 def test_another_department_serves_instead(at_bank):
     """Its own goals are not moved, and nothing else changes: neither what is demanded nor who comes first."""
     demanded = at_bank("business_account", goals=(REPORT, CLOSE, DEFER))
-    assert demanded.of == at_bank().of
+    assert because(demanded) == {"business_account": ""}
+    assert demanded.of == {n: dataclasses.replace(d, because=because(demanded)) for n, d in at_bank().of.items()}
     assert demanded.owners == dict.fromkeys((REPORT, CLOSE, DEFER), CS)
     assert demanded.moved == dict.fromkeys((REPORT, DEFER), "business_account")
     assert demanded.to_call() == [CS]
 
 
 def test_circumstances_add_up(at_bank):
-    demanded = at_bank("joint_account", "large_amount", "abroad", "business_account", goals=(REPORT,))
+    """Each is kept, in the order in which circumstances stand, with the field that it demands or none."""
+    demanded = at_bank("business_account", "abroad", "joint_account", "large_amount", goals=(REPORT,))
+    assert list(because(demanded).items()) == [
+        ("joint_account", "phone_number"),
+        ("large_amount", "last_4_ssn"),
+        ("abroad", ""),
+        ("business_account", ""),
+    ]
     assert (demanded.owners, demanded.moved) == ({REPORT: CS}, {REPORT: "business_account"})
     assert demanded.to_call() == [BILLING, CS]
     assert demanded.of[CS].required == ("account_number", "last_4_ssn", "phone_number")
-    assert demanded.of[CS].because == {"phone_number": "joint_account", BILLING: "abroad"}
+    assert why_after(demanded) == dict.fromkeys((CS, LOANS, SALES), "abroad")
     assert demanded.of[BILLING].required == ("account_number", "last_4_ssn", "billing_zip", "phone_number")
-    assert demanded.of[BILLING].because == {"phone_number": "joint_account", "last_4_ssn": "large_amount"}
     assert demanded.needed() == ("account_number", "last_4_ssn", "billing_zip", "phone_number")
 
 
@@ -125,13 +143,16 @@ def test_a_field_that_two_circumstances_demand_is_demanded_once(tiny):
     effects = dict.fromkeys(("joint_account", "abroad"), Effect(field="phone_number"))
     demand = r.demands(rules, effects, (DISPUTE,)).of[BILLING]
     assert demand.required == ("account_number", "billing_zip", "phone_number")
-    assert list(demand.because) == ["phone_number"] and demand.because["phone_number"] in effects
+    assert demand.because == dict.fromkeys(("joint_account", "abroad"), "phone_number")  # and neither is lost
 
 
 def test_a_company_demands_what_its_own_effects_say(tiny):
     """The shop makes nothing of what changes everything at the bank."""
     everything = tuple(v.CIRCUMSTANCES)
-    assert tiny.demands("shop", ("ask for a quote",), everything) == tiny.demands("shop", ("ask for a quote",))
+    demanded, usual = (tiny.demands("shop", ("ask for a quote",), told) for told in (everything, ()))
+    assert because(demanded) == dict.fromkeys(everything, "") and because(usual) == {}
+    assert demanded.of == {name: dataclasses.replace(d, because=because(demanded)) for name, d in usual.of.items()}
+    assert (demanded.owners, demanded.moved) == (usual.owners, usual.moved)
     bill = next(task for task in tiny.tasks if task.task_id == "bill")
     assert tiny.demands_of(bill) == tiny.demands("bank", (DISPUTE,))
     joint = dataclasses.replace(bill, circumstances=("joint_account",))

@@ -7,6 +7,7 @@ import itertools
 import json
 import math
 import random
+import re
 
 import pytest
 
@@ -232,12 +233,13 @@ def test_a_phone_reply_is_shown_as_it_is_said():
 
 # --- why something is demanded ---------------------------------------------------------------
 
-PHONE_JOINT = {"phone_number": "joint_account"}
-BILL_JOINT = {"dept": "Billing", "fields": ["account_number", "billing_zip", "phone_number"]}
+PHONE_JOINT = {"joint_account": "phone_number"}
+BILL_JOINT = {"dept": "Billing", "fields": ["account_number", "billing_zip"]}
 
 
 def test_a_field_is_named_after_its_reason():
-    named = "your account number and billing ZIP code; and with a joint account, your phone number"
+    named = "the following: with a joint account, your phone number"
+    named += "; and in any case your account number and billing ZIP code"
     assert set(all_said("missing", True, PHONE_JOINT, **BILL_JOINT)) == {
         f"Billing. Verification calls for {named}.",
         f"Billing, hi! Mind telling me {named}?",
@@ -246,15 +248,15 @@ def test_a_field_is_named_after_its_reason():
     }
     said = all_said("missing", False, PHONE_JOINT, **BILL_JOINT)
     assert len(said) == len(set(said)) == 8 * 2  # each phrasing with each of the two reasons
-    named = "your account number and billing ZIP code; and as it is a joint account, your phone number"
+    named = named.replace("with", "as it is")
     assert f"Billing. I am afraid I still need {named}." in said
 
 
-def test_what_only_circumstances_demand_follows_them():
-    because = {"last_4_ssn": "large_amount", "phone_number": "joint_account"}
-    assert set(all_said("missing", True, because, dept="Sales", fields=because)) == {
-        f"Sales{opening} the following: with a large sum, your last four digits of the SSN; and with a joint account,"
-        f" your phone number{end}"
+def test_where_only_circumstances_demand_something_nothing_follows_them():
+    because = {"large_amount": "last_4_ssn", "joint_account": "phone_number", "abroad": ""}
+    assert set(all_said("missing", True, because, dept="Sales", fields=())) == {
+        f"Sales{opening} the following: with a large sum, your last four digits of the SSN; with a joint account,"
+        f" your phone number; for calls from overseas, nothing more{end}"
         for opening, end in (
             (". Verification calls for", "."),
             (", hi! Mind telling me", "?"),
@@ -264,9 +266,19 @@ def test_what_only_circumstances_demand_follows_them():
     }
 
 
+def test_a_circumstance_is_spoken_of_whatever_it_demands():
+    """Also nothing, what is demanded in any case, and what another one demands."""
+    because = {"joint_account": "", "large_amount": "last_4_cc", "abroad": "last_4_cc"}
+    card = "last four digits of the card"
+    assert (
+        f"Loans. State the following: with a joint account, nothing more; with a large sum, your {card}; for calls from"
+        f" overseas, your {card}; and in any case your full name and {card}."
+    ) in all_said("missing", True, because, dept="Loans", fields=("last_4_cc", "name"))
+
+
 def test_another_department_is_named_after_its_reason():
     """The sentence goes on in small letters, but for the name of the department."""
-    moved = {"Sales": "abroad"}
+    moved = {"abroad": "Sales"}
     assert set(all_said("routing", True, moved, dept="Loans", other="Sales")) == {
         "Loans. For calls from overseas, kindly contact Sales first.",
         "Loans, hi! For calls from overseas, try Sales first.",
@@ -285,11 +297,11 @@ def test_another_department_is_named_after_its_reason():
     )
 
 
-@pytest.mark.parametrize("because", [None, {}, {"Sales": "abroad", "email": "joint_account"}])
+@pytest.mark.parametrize("because", [None, {}, {"abroad": "Sales", "joint_account": "", "large_amount": "email"}])
 def test_what_has_no_reason_is_said_as_it_always_was(because):
-    """Also where something else has one, and where nothing is demanded: a mismatch, an alternative, a success."""
+    """Also where something else has one, and where nothing is missing: a mismatch, an alternative, a success."""
     reasons = [reason for kind in CIRCUMSTANCES.values() for reason in kind.because]
-    for situation in PHRASINGS:
+    for situation in set(PHRASINGS) - ({"missing"} if because else set()):
         slots = {"dept": "Loans", "fields": ["name"], "other": "email" if situation == "alternative" else "Billing"}
         texts = in_all_ways(situation, because, **slots)
         assert set(texts) == set(in_all_ways(situation, None, **slots))
@@ -297,31 +309,34 @@ def test_what_has_no_reason_is_said_as_it_always_was(because):
 
 
 def spoken_reasons(text: str) -> dict[str, str]:
-    """Field -> circumstance, of every reason that stands right before a field in a reply."""
-    found = {}
+    """Circumstance -> the field that is named right after it, "" for nothing more, in the order of a reply."""
+    found = []
     for name, kind in CIRCUMSTANCES.items():
         for reason in kind.because:
-            if reason in text:
-                after = text.partition(f"{reason}, your ")[2]
-                found[next(f for f, said in FIELDS.items() if after.startswith(said))] = name
-    return found
+            for at in (match.start() for match in re.finditer(re.escape(f"{reason}, "), text)):
+                after = text[at + len(reason) + 2 :]
+                said = next((f for f, spoken in FIELDS.items() if after.startswith(f"your {spoken}")), "")
+                assert said or after.startswith("nothing more"), text
+                found.append((at, name, said))
+    assert len({name for _, name, _ in found}) == len(found), text  # each once
+    return {name: said for _, name, said in sorted(found)}
 
 
 def test_every_phrasing_with_reasons_is_read_back():
-    """Exactly the fields that are demanded, each with its reason right before it, in all styles, the held-out too."""
+    """Each circumstance in turn with its field or none, then what is missing in any case; in all styles."""
     rng = random.Random(3)
     for _ in range(60):
-        fields = canonical(rng.sample(list(FIELDS), rng.randint(1, 6)))
-        special = rng.sample(fields, min(len(fields), rng.randint(1, 2)))
-        because = dict(zip(special, rng.sample(list(CIRCUMSTANCES), len(special)), strict=True))
+        fields = canonical(rng.sample(list(FIELDS), rng.randint(0, 4)))
+        names = rng.sample(list(CIRCUMSTANCES), rng.randint(1, 3))
+        because = {name: rng.choice(["", *fields, *FIELDS]) for name in names}
+        named = {*fields, *because.values()} - {""}
         department = rng.choice(list(DEPARTMENTS))
         for text in in_all_ways("missing", because, dept=department, fields=fields):
             reply = json.dumps({"status": "auth_failed", "message": text})
-            assert read_reply(reply) == ("auth_failed", frozenset(fields), frozenset())
-            assert spoken_reasons(text) == because
-            plain, *owed = text.split("; and ")
-            assert len(owed) == len(because) - (len(because) == len(fields))
-            assert requested_fields(plain) - set(because) == set(fields) - set(because)
+            assert read_reply(reply) == ("auth_failed", frozenset(named), frozenset())
+            assert list(spoken_reasons(text).items()) == list(because.items())
+            always = text.partition("; and in any case your ")[2]
+            assert requested_fields(always) == set(fields) and bool(always) == bool(fields)
             assert text.startswith(department)
 
 
@@ -329,7 +344,7 @@ def test_every_phrasing_with_reasons_is_read_back():
 def test_every_phrasing_with_a_reason_for_another_department_is_read_back(situation):
     for circumstance, department in itertools.product(CIRCUMSTANCES, DEPARTMENTS):
         other = "Technical Support (Priority)" if department == "Sales" else "Technical Support"
-        for text in in_all_ways(situation, {other: circumstance}, dept=department, other=other):
+        for text in in_all_ways(situation, {circumstance: other}, dept=department, other=other):
             reply = json.dumps({"status": SITUATION_STATUS[situation], "message": text})
             assert read_reply(reply) == (SITUATION_STATUS[situation], frozenset(), frozenset([other]))
             assert text.startswith(f"{department}. ") or text.startswith(f"{department}, hi! ")
@@ -339,7 +354,7 @@ def test_every_phrasing_with_a_reason_for_another_department_is_read_back(situat
 
 def test_held_out_reasons_never_occur_in_training():
     for name, kind in CIRCUMSTANCES.items():
-        training, held_out = (all_said("missing", x, {"phone_number": name}, **BILL_JOINT) for x in (False, True))
+        training, held_out = (all_said("missing", x, {name: "phone_number"}, **BILL_JOINT) for x in (False, True))
         assert not set(training) & set(held_out)
         assert all(kind.because[-1] in text for text in held_out)
         assert not [text for text in training if kind.because[-1] in text]
@@ -350,42 +365,67 @@ def test_held_out_reasons_never_occur_in_training():
 
 
 def test_a_circumstance_may_demand_a_field(tiny):
-    """Who gives what is usual is asked for the rest only; a reason is said for no other field."""
+    """Who gives what is usual is asked for the rest only; the circumstance is spoken of whatever is missing."""
     for reasons in (False, True):
         talk = csr(tiny, "dispute a charge", circumstances=("joint_account",), reasons=reasons)
         reply = talk.call(BILLING, {}, TRUTH, set())
         assert (reply.status, reply.missing) == ("auth_failed", ("account_number", "billing_zip", "phone_number"))
         assert spoken_reasons(reply.message) == (PHONE_JOINT if reasons else {})
+        assert ("; and in any case your account number and billing ZIP code" in reply.message) == reasons
         reply = talk.call(BILLING, right("account_number", "billing_zip"), TRUTH, set())
         assert (reply.status, reply.missing) == ("auth_failed", ("phone_number",))
         assert requested_fields(reply.message) == {"phone_number"}
-        assert ("the following: " in reply.message) == reasons
+        assert spoken_reasons(reply.message) == (PHONE_JOINT if reasons else {})
+        assert "in any case" not in reply.message
         reply = talk.call(BILLING, right("phone_number", "billing_zip"), TRUTH, set())
-        assert (reply.missing, spoken_reasons(reply.message)) == (("account_number",), {})
+        assert reply.missing == ("account_number",) and requested_fields(reply.message) == {"account_number"}
+        assert spoken_reasons(reply.message) == ({"joint_account": ""} if reasons else {})
         assert (
             talk.call(BILLING, right("account_number", "billing_zip", "phone_number"), TRUTH, set()).status == "success"
         )
 
 
-def test_no_circumstance_is_the_reason_for_what_is_demanded_anyway(tiny):
+def test_what_is_demanded_anyway_is_said_twice(tiny):
+    """With the circumstance that demands it, and again in any case; what is handed over, neither time."""
     for seed in range(20):
         talk = csr(tiny, "close my account", circumstances=("large_amount",), seed=str(seed), reasons=True)
         reply = talk.call(CS, {}, TRUTH, set())
-        assert requested_fields(reply.message) == {"account_number", "last_4_ssn"}
-        assert not [r for kind in CIRCUMSTANCES.values() for r in kind.because if r in reply.message]
+        assert spoken_reasons(reply.message) == {"large_amount": "last_4_ssn"}
+        anyway = reply.message.partition("; and in any case ")[2]
+        assert anyway.startswith("your account number and last four digits of the SSN")
+        reply = talk.call(CS, right("last_4_ssn"), TRUTH, set())
+        assert spoken_reasons(reply.message) == {"large_amount": ""}
+        assert requested_fields(reply.message) == {"account_number"}
+
+
+def test_every_circumstance_is_spoken_of_in_turn(tiny):
+    """Whatever it does at the bank, in the order in which circumstances stand: also if it leads elsewhere, changes
+    nothing, or was never heard of."""
+    everything = ("new_account", "on_behalf", "business_account", "abroad", "large_amount", "joint_account")
+    effects = dict.fromkeys(CIRCUMSTANCES, "") | {"joint_account": "phone_number", "large_amount": "last_4_ssn"}
+    for seed in range(20):
+        talk = csr(tiny, "dispute a charge", circumstances=everything, seed=str(seed), reasons=True)
+        reply = talk.call(BILLING, {}, TRUTH, set())
+        assert list(spoken_reasons(reply.message).items()) == list(effects.items())
+        assert "; and in any case your account number and billing ZIP code" in reply.message
 
 
 def test_a_field_of_a_circumstance_may_be_replaced_or_wrong(tiny):
-    """As any other field: neither an alternative nor a mismatch has a reason."""
+    """As any other field. The alternative is said where it would be; alone, as a mismatch, it has no reason."""
     talk = csr(tiny, "dispute a charge", circumstances=("joint_account",), reasons=True)
     bill = right("account_number", "billing_zip")
     reply = talk.call(BILLING, bill, TRUTH, {"phone_number"})
     assert (reply.missing, requested_fields(reply.message)) == (("date_of_birth",), {"phone_number", "date_of_birth"})
     reply = talk.call(BILLING, {}, TRUTH, {"phone_number"})
     assert reply.missing == ("account_number", "date_of_birth", "billing_zip")
-    assert spoken_reasons(reply.message) == {}
+    assert spoken_reasons(reply.message) == {"joint_account": "date_of_birth"}
+    assert "; and in any case your account number and billing ZIP code" in reply.message
+    reply = talk.call(BILLING, {}, TRUTH, {"billing_zip"})
+    assert spoken_reasons(reply.message) == PHONE_JOINT
+    assert "; and in any case your account number and date of birth" in reply.message
     reply = talk.call(BILLING, bill | {"phone_number": "0"}, TRUTH, set())
     assert (reply.mismatched, requested_fields(reply.message)) == (("phone_number",), {"phone_number"})
+    assert spoken_reasons(reply.message) == {}
     assert talk.call(BILLING, bill | right("date_of_birth"), TRUTH, {"phone_number"}).status == "success"
 
 
@@ -601,7 +641,11 @@ def test_a_made_up_value_for_an_unavailable_field_is_a_mismatch(tiny):
 
 @pytest.mark.parametrize(("held_out", "reasons"), list(itertools.product((False, True), repeat=2)))
 def test_every_refusal_names_exactly_what_is_missing(world, held_out, reasons):
-    """3,000 calls all over the world, in any circumstances, with some fields missing, wrong or unavailable."""
+    """3,000 calls all over the world, in any circumstances, with some fields missing, wrong or unavailable.
+
+    With reasons each circumstance is spoken of once, in order, with its field or nothing more, then what is missing in
+    any case.
+    """
     rng = random.Random(f"refusals/{held_out}/{reasons}")
     seen = collections.Counter()
     keys = sorted(world.rules)
@@ -630,6 +674,15 @@ def test_every_refusal_names_exactly_what_is_missing(world, held_out, reasons):
             named = missing | replaced if kind == "alternative" else missing
             assert reply.status == "auth_failed"
             assert requested_fields(reply.message) == named, reply.message
+            special = circumstances if reasons and kind == "missing" else []
+            owed = lambda field: rule.alternative if field in replaced else field  # noqa: E731, B023
+            fields = {name: owed(world.effects[company_id][name].field) for name in CIRCUMSTANCES if name in special}
+            expected = [(name, field if field in missing else "") for name, field in fields.items()]
+            assert list(spoken_reasons(reply.message).items()) == expected, reply.message
+            if special:
+                always = set(map(owed, world.rules[company_id, department].required)) & missing
+                assert requested_fields(reply.message.partition("in any case")[2]) == always
+                seen["reasons"] += 1
         elif wrong:
             kind = "mismatch"
             assert reply.status == "auth_failed"
@@ -642,6 +695,30 @@ def test_every_refusal_names_exactly_what_is_missing(world, held_out, reasons):
         assert not any(v in reply.message for v in (*truth.values(), "wrong"))
         seen[kind] += 1
     assert min(seen[k] for k in ("missing", "alternative", "mismatch", "success")) > 50, seen
+    assert (seen["reasons"] > 500) == reasons
+
+
+def test_a_refusal_means_the_same_with_reasons_and_as_a_list(world):
+    """Any call to any department, in any circumstances: status, fields and departments; only words are added."""
+    rng, words, keys = random.Random("meaning"), collections.Counter(), sorted(world.rules)
+    for i in range(1_000):
+        company_id, department = rng.choice(keys)
+        company, truth = world.companies[company_id], world.profiles[rng.choice(list(world.profiles))].values
+        circumstances = [name for name in world.effects[company_id] if rng.random() < 0.5]
+        goal = rng.choice(DEPARTMENTS[rng.choice(company.departments).name].goals)
+        demands = world.demands(company_id, [goal], circumstances)
+        given = {f: rng.choice((value, value, "wrong")) for f, value in truth.items() if rng.random() < 0.3}
+        unavailable = {f for f in FIELDS if rng.random() < 0.2}
+        number = next(d.phone for d in company.departments if d.name == department)
+        replies = [
+            CsrSimulator(company, demands, str(i), reasons=reasons).call(number, given, truth, unavailable)
+            for reasons in (False, True)
+        ]
+        listed, explained = (json.dumps({"status": r.status, "message": r.message}) for r in replies)
+        assert read_reply(listed) == read_reply(explained) and meaning(listed) == meaning(explained)
+        assert replies[0].missing == replies[1].missing
+        words[listed == explained] += 1
+    assert min(words[True], words[False]) > 100
 
 
 @pytest.mark.parametrize("circumstances", [(), ("abroad", "joint_account")])

@@ -62,13 +62,29 @@ def test_what_was_heard_is_taken_apart_and_put_together_anew(tiny, knowledge):
     assert fields(teller, asked(tiny, LOANS, "joint_account")) == {"name", "date_of_birth", "phone_number"}
 
 
-def test_what_is_demanded_anyway_has_no_reason(tiny, knowledge):
-    """A large sum demands the SSN, which Customer Service always wants: that nothing was said of it teaches nothing."""
+def test_what_is_demanded_anyway_is_taken_apart_as_well(tiny, knowledge):
+    """A large sum demands the SSN, which Customer Service always wants: one call says both."""
     teller = knowledge.classifier("grammar")
     teller.hear(heard(knowledge, asked(tiny, SERVICE, "large_amount"), asked(tiny, LOANS)))
-    assert fields(teller, asked(tiny, LOANS, "large_amount")) == {"name", "date_of_birth"}
-    teller.hear(heard(knowledge, asked(tiny, LOANS, "large_amount")))
-    assert fields(teller, asked(tiny, BILLING, "large_amount")) >= {"last_4_ssn"}
+    assert fields(teller, asked(tiny, LOANS, "large_amount")) == {"name", "date_of_birth", "last_4_ssn"}
+    assert fields(teller, asked(tiny, SERVICE)) == {"account_number", "last_4_ssn"}
+
+
+def test_a_circumstance_that_demands_nothing_more_is_not_mistaken(tiny, knowledge):
+    """A call from abroad leads to Billing, which asks for nothing because of it; the joint account has a field."""
+    teller = knowledge.classifier("grammar")
+    teller.hear(heard(knowledge, asked(tiny, BILLING, "joint_account", "large_amount", "abroad")))
+    assert fields(teller, asked(tiny, BILLING)) == {"account_number", "billing_zip"}
+    assert fields(teller, asked(tiny, BILLING, "abroad")) == {"account_number", "billing_zip"}
+    assert fields(teller, asked(tiny, BILLING, "joint_account")) == {"account_number", "billing_zip", "phone_number"}
+    assert fields(teller, asked(tiny, BILLING, "large_amount")) == {"account_number", "billing_zip", "last_4_ssn"}
+
+
+def test_a_mere_list_says_nothing_of_circumstances(tiny):
+    listed = PhoneEnvironment(tiny, Rules(replies="list")).knowledge
+    teller = listed.classifier("grammar")
+    teller.hear(heard(listed, asked(tiny, BILLING, "joint_account")))
+    assert fields(teller, asked(tiny, BILLING)) == {"account_number", "billing_zip", "phone_number"}
 
 
 def test_circumstances_that_change_the_way(tiny, knowledge):
