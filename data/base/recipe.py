@@ -53,7 +53,7 @@ from lfo.lab.untrained import untrained
 from lfo.protocols import Question
 from lfo.rollout.play import play
 from lfo.text import Codec, load_codec
-from lfo.text.codec import SPECIAL_TOKENS
+from lfo.text.codec import SPECIAL_TOKENS, as_acted
 from lfo.types import Attempt, Encoded, Turn, sha256
 
 HERE = Path(__file__).parent
@@ -319,7 +319,7 @@ def transcript(throwaway: world.World, task: PhoneTask, rng: random.Random, note
             agent.notes, asked, next_ = told(env, episode, rng, noted)
             heard = agent.notes.said if agent.notes else []
             for means in next_:
-                done = "".join(_acted(turn) for turn in means.supposed)
+                done = "".join(map(as_acted, means.supposed))
                 before = f'{"".join(heard[: means.read])}{done}<|tool|>{tools.PHONE}{ARGS_TAG}{{"phone_number": "'
                 intentions.append([*segments, (before, False), (directory(episode)[means.department], True)])
             segments += [(note, False) for note in heard]
@@ -332,10 +332,6 @@ def transcript(throwaway: world.World, task: PhoneTask, rng: random.Random, note
     return episode, segments, intentions, asked
 
 
-def _acted(turn: Turn) -> str:
-    return f"<|tool|>{written(turn.action)}<|end|><|obs|>{turn.observation}<|/obs|>"
-
-
 def told(env: PhoneEnvironment, episode: PhoneEpisode, rng: random.Random, noted: float):
     """Notes, or None; questions about the way; whom a caller means to call."""
     _, asked, following = rehearsed(env.knowledge, episode, "truth")
@@ -344,8 +340,8 @@ def told(env: PhoneEnvironment, episode: PhoneEpisode, rng: random.Random, noted
         return None, asked, first
     if rng.random() < RECALLED:
         notes = recalled(env.knowledge, earlier(env, episode.task, rng), directory(episode))
-        means = [dataclasses.replace(i, read=len(notes.said)) for i in first]
-        return notes, asked, [dataclasses.replace(i, department=(notes.order or [i.department])[0]) for i in means]
+        changed = {"read": len(notes.said)} | ({"department": notes.order[0]} if notes.order else {})
+        return notes, asked, [dataclasses.replace(means, **changed) for means in first]
     knowledge = env.knowledge
     if rng.random() < MADE_UP:
         knowledge = PhoneEnvironment(redrawn(env.world, rng), env.rules).knowledge
@@ -599,8 +595,9 @@ they have in common is language; no held-out phrasing of CSRs. Loss on action an
 `data/base/recipe.py` is the recipe ({steps} steps; the curriculum is in its opening lines). These weights were not
 made by it in one go: they went on (`--begin-with`) from those of commit f96677e, at step 2500; at 4300, when whom one
 means to call was asked after what is supposed (commit 75ecfd8); and at 4500 and 4600, when CSRs spoke of every
-circumstance; those of f96677e had gone on in the same way from the first round's, at commit f23aab3. Who has once
-dialled a wrong number goes on to dial others.
+circumstance, the former in a draft of the wording that was not kept, so that they cannot be made again to the bit;
+those of f96677e had gone on in the same way from the first round's, at commit f23aab3. Who has once dialled a wrong
+number goes on to dial others.
 
 **What was measured** on all levels of world 0, sampled at temperature 1 ({rollouts} rollouts each without notes and
 with true ones; `recipe.json` has the figures, `tests/text/test_base.py` holds the bars):

@@ -7,6 +7,7 @@ model.
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 
 from lfo.couplings.plain import ALONE, Answer, Plain
@@ -16,7 +17,7 @@ from lfo.text.codec import Codec
 from lfo.types import Role, Rollout, Sample
 
 
-class Noted(Plain):
+class Noted(Plain, abc.ABC):
     """A `Coupling` whose policy reads what would be answered to the calls that it means to make."""
 
     def __init__(self, layout: AdapterLayout, codec: Codec, scouts: int = 0, distillation: float = 0.0):
@@ -26,8 +27,9 @@ class Noted(Plain):
     def before_turn(self, row: Row) -> Script:
         yield from self.scout(row) if row.attempt.scout else self.rehearse(row, self.answer)
 
+    @abc.abstractmethod
     def answer(self, question: Question) -> Answer:
-        raise NotImplementedError
+        """The tokens of what is noted to a question; None for no note."""
 
     def views(self, rollout: Rollout, sample: Sample | None) -> list[Sample]:
         """With `context_distillation`, the same actions also without the notes before them.

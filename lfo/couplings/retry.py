@@ -7,15 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from lfo.couplings.noted import Noted
-from lfo.couplings.plain import ALONE
+from lfo.couplings.plain import ALONE, Plain
 from lfo.protocols import Coupling, Script
 from lfo.rollout.play import Row
 from lfo.text.codec import Codec
 from lfo.types import Role, Rollout
 
 
-class Retry(Noted):
+class Retry(Plain):
     """A `Coupling` for later attempts. earlier: task_id -> the attempts so far; first: the coupling of first ones."""
 
     source = "earlier attempt"

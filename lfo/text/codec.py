@@ -149,5 +149,9 @@ class Codec:
 
 def _past(request: str, turns: Sequence[Turn]) -> str:
     """An episode as the policy reads it, its calls as they are usually written."""
-    said = (f"<|tool|>{written(turn.action)}<|end|><|obs|>{turn.observation}<|/obs|>" for turn in turns)
-    return f"<|task|>{request}<|/task|>{''.join(said)}"
+    return f"<|task|>{request}<|/task|>{''.join(map(as_acted, turns))}"
+
+
+def as_acted(turn: Turn) -> str:
+    """An action, as it is usually written, and what was observed."""
+    return f"<|tool|>{written(turn.action)}<|end|><|obs|>{turn.observation}<|/obs|>"
