@@ -19,9 +19,9 @@ NOTEBOOKS  := 01_data_generation 02_baseline_dapo 03_dual_lora 04_transfer_eval 
 NO_CORE    := lfo/lab/**,lfo/cli.py,lfo/rollout/vllm/**
 
 # What the notebooks train: grids and where their runs lie.
-GRIDS := configs/science.yaml=results/runs $(addsuffix =results/ablation,$(sort $(wildcard configs/ablation_*.yaml)))
+GRIDS := configs/science.yaml=results/runs configs/dials.yaml=results/dials $(addsuffix =results/ablation,$(sort $(wildcard configs/ablation_*.yaml)))
 # What settings were chosen by, before the notebooks.
-TUNINGS := baseline baseline_wide baseline_long imagine couplings disguise
+TUNINGS := baseline baseline_wide baseline_long baseline_strong imagine couplings disguise
 
 # Training on a CPU allocates and frees the same large tensors at every step. By default glibc maps each of them
 # afresh and gives it back, and the page faults then cost more than the arithmetic: keep the memory instead.

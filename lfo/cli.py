@@ -208,15 +208,15 @@ def _serve(args) -> None:
 
 
 def _sweep(args) -> None:
-    from lfo.lab.factorial import summary
+    from lfo.lab.factorial import dial_summary
     from lfo.lab.report import save_table
     from lfo.lab.sweep import by_arm, read_grid, train_many
     from lfo.lab.tables import sweep_table
 
     folders = train_many(read_grid(args.grid, args.out), args.workers)
-    arms = by_arm(folders) if folders[0].parent != args.out else {}
-    table = summary(arms) if arms else sweep_table(folders)
-    path = save_table(table, args.out / "summary", arms or {f.name: [f] for f in folders})
+    arms = by_arm(folders, parts=len(folders[0].relative_to(args.out).parts) - 1)
+    table = dial_summary(arms) if "" not in arms else sweep_table(folders)
+    path = save_table(table, args.out / "summary", arms if "" not in arms else {f.name: [f] for f in folders})
     print(f"{table.to_string(index=False)}\nwrote {path}")
 
 

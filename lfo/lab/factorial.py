@@ -102,6 +102,15 @@ def summary(runs: Runs) -> pd.DataFrame:
     return pd.DataFrame([*rows, *_heard(runs)], columns=COLUMNS)
 
 
+def dial_summary(runs: Runs) -> pd.DataFrame:
+    """The `summary` of every combination of a sweep over grid and arms. runs: ``<combination>/<arm>`` -> folders."""
+    cells: dict[str, dict] = {}
+    for name, folders in runs.items():
+        cell, _, arm = name.rpartition("/")
+        cells.setdefault(cell, {})[arm] = folders
+    return pd.concat([summary(cell) for cell in cells.values()], ignore_index=True)
+
+
 def _rows(runs: Runs, study: Study, split: str, measures: Mapping[str, Measure], world: int | str) -> Iterator[dict]:
     for arm in study.arms:
         for metric, measure in measures.items():

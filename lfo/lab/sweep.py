@@ -28,12 +28,13 @@ THREADS = "1"  # per run
 
 
 def read_grid(path: str | Path, out: str | Path) -> dict[Path, RunConfig]:
-    """Run folders and configs of a grid file: all combinations of its `grid` values, or its `arms`, for every seed.
+    """Run folders and configs of a grid file: all combinations of its `grid` values, its `arms`, or both.
 
-    The file names a `config`, `seeds`, settings that are `fixed` for all runs and either a `grid` of lists or
-    `arms`, each a name and its settings, all by dotted name. An arm's settings win over the fixed ones, and it may
-    name a `config` of its own. Arms are trained in ``<out>/<arm>/seed<k>``, or with several `worlds` (their seeds) in
-    ``<out>/<arm>/world<w>-seed<k>``; every arm's first seed first.
+    The file names a `config`, `seeds`, settings that are `fixed` for all runs, a `grid` of lists and `arms`, each a
+    name and its settings, all by dotted name; each is run with every seed. An arm's settings win over the others, and
+    it may name a `config` of its own. Arms are trained in ``<out>/<arm>/seed<k>``, or with several `worlds` (their
+    seeds) in ``<out>/<arm>/world<w>-seed<k>``; every arm's first seed first. Beside a grid, each of its combinations
+    has a folder with all arms.
 
     Raises:
         ConfigError: the file, or a setting in it, does not fit.
@@ -44,41 +45,44 @@ def read_grid(path: str | Path, out: str | Path) -> dict[Path, RunConfig]:
     data = read_yaml(path.read_text(encoding="utf-8"), str(path))
     if not isinstance(data, dict) or not set(data) <= GRID_KEYS or "config" not in data:
         raise ConfigError(f"{path} must be a YAML file with these keys: {', '.join(sorted(GRID_KEYS))}.")
-    if "arms" in data:
-        return _arms(path, data, Path(out))
     grid = data.get("grid") or {}
     if not isinstance(grid, dict) or not all(isinstance(v, list) for v in grid.values()):
         raise ConfigError(f"'grid' in {path} must give a list of values for every setting.")
-    names, values = list(grid), list(grid.values())
     runs = {}
-    for combination in itertools.product(*values):
-        settings = data.get("fixed", {}) | dict(zip(names, combination, strict=True))
-        label = ",".join(f"{n.rpartition('.')[2]}={v}" for n, v in zip(names, combination, strict=True)) or "run"
-        for seed in data.get("seeds", [0]):
-            config = load_config(data["config"], **settings, seed=seed)
-            runs[Path(out) / f"{config.name},{label},seed={seed}"] = config
+    for values in itertools.product(*grid.values()):
+        settings = dict(zip(grid, values, strict=True))
+        label = ",".join(f"{name.rpartition('.')[2]}={value}" for name, value in settings.items())
+        if "arms" in data:
+            runs |= _arms(path, data, settings, Path(out) / label)
+        for seed in data.get("seeds", [0]) if "arms" not in data else ():
+            config = load_config(data["config"], **data.get("fixed", {}) | settings, seed=seed)
+            runs[Path(out) / f"{config.name},{label or 'run'},seed={seed}"] = config
     return runs
 
 
-def _arms(path: Path, data: dict, out: Path) -> dict[Path, RunConfig]:
+def _arms(path: Path, data: dict, chosen: Mapping, out: Path) -> dict[Path, RunConfig]:
+    """chosen: one combination of the grid."""
     arms, runs = data["arms"], {}
-    if "grid" in data or not isinstance(arms, dict) or not all(isinstance(v or {}, dict) for v in arms.values()):
-        raise ConfigError(f"'arms' in {path} must give every arm a mapping of settings; there is no 'grid' then.")
+    if not isinstance(arms, dict) or not all(isinstance(v or {}, dict) for v in arms.values()):
+        raise ConfigError(f"'arms' in {path} must give every arm a mapping of settings.")
     worlds = data.get("worlds", [None])
     for seed, world in itertools.product(data.get("seeds", [0]), worlds):
         for name, own in arms.items():
-            settings = {"config": data["config"]} | data.get("fixed", {}) | (own or {}) | {"name": name, "seed": seed}
-            settings |= {} if world is None else {"env.world_seed": world}
+            settings = {"config": data["config"]} | data.get("fixed", {}) | chosen | (own or {})
+            settings |= {"name": name, "seed": seed} | ({} if world is None else {"env.world_seed": world})
             folder = f"seed{seed}" if world is None else f"world{world}-seed{seed}"
             runs[out / name / folder] = load_config(settings.pop("config"), **settings)
     return runs
 
 
-def by_arm(folders: Iterable[str | Path]) -> dict[str, list[Path]]:
-    """The run folders of a sweep over arms as {arm: [one folder per seed]}, as figures and tables take them."""
+def by_arm(folders: Iterable[str | Path], parts: int = 1) -> dict[str, list[Path]]:
+    """The run folders of a sweep over arms as {arm: [one folder per run]}, as figures and tables take them.
+
+    parts: how many folders above a run name its arm; two where there is a grid beside the arms.
+    """
     arms: dict[str, list[Path]] = {}
     for folder in map(Path, folders):
-        arms.setdefault(folder.parent.name, []).append(folder)
+        arms.setdefault("/".join(folder.parts[-1 - parts : -1]), []).append(folder)
     return arms
 
 

@@ -82,6 +82,27 @@ def test_arms_in_several_worlds(base_config, tmp_path):
     assert {arm: len(folders) for arm, folders in by_arm(runs).items()} == {"plain": 4, "wide": 4}
 
 
+def test_arms_for_every_combination_of_a_grid(base_config, tmp_path):
+    (tmp_path / "both.yaml").write_text(
+        f"config: {base_config[1]}\nworlds: [1, 2]\nfixed: {{policy.tis_cap: 0.1}}\n"
+        "grid: {env.circumstances: [0, 4], rollout.group_size: [2]}\narms: {plain: , wide: {policy.tis_cap: 0.3}}\n"
+    )
+    runs = read_grid(tmp_path / "both.yaml", "out")
+    assert list(runs) == [
+        Path(f"out/circumstances={dial},group_size=2/{arm}/world{world}-seed0")
+        for dial in (0, 4)
+        for world in (1, 2)
+        for arm in ("plain", "wide")
+    ]
+    assert list(by_arm(runs, parts=2).items())[1] == (
+        "circumstances=0,group_size=2/wide",
+        [Path(f"out/circumstances=0,group_size=2/wide/world{world}-seed0") for world in (1, 2)],
+    )
+    assert {(f.parts[1][14], c.env.circumstances, c.policy.tis_cap) for f, c in runs.items()} == {
+        (str(dial), dial, cap) for dial in (0, 4) for cap in (0.1, 0.3)
+    }
+
+
 def test_the_science_is_in_worlds_that_nothing_else_uses(monkeypatch):
     monkeypatch.chdir(ROOT)
     science = read_grid("configs/science.yaml", "out")
@@ -103,7 +124,7 @@ def test_an_arm_may_have_no_world_model_and_old_names_are_read(base_config, tmp_
     assert alone.world_model is None and both.world_model.anonymise == 0.5 and both.env.world_seed == 3
 
 
-@pytest.mark.parametrize("text", ["arms: [a, b]", "arms: {a: 3}", "arms: {a: }\ngrid: {seed: [1]}", "arms:"])
+@pytest.mark.parametrize("text", ["arms: [a, b]", "arms: {a: 3}", "arms:"])
 def test_arms_that_cannot_be_read_are_said(base_config, tmp_path, text):
     (tmp_path / "arms.yaml").write_text(f"config: {base_config[1]}\n{text}\n")
     with pytest.raises(ConfigError, match=r"'arms' in .* must give every arm a mapping of settings"):
