@@ -595,9 +595,9 @@ they have in common is language; no held-out phrasing of CSRs. Loss on action an
 `data/base/recipe.py` is the recipe ({steps} steps; the curriculum is in its opening lines). These weights were not
 made by it in one go: they went on (`--begin-with`) from those of commit f96677e, at step 2500; at 4300, when whom one
 means to call was asked after what is supposed (commit 75ecfd8); and at 4500 and 4600, when CSRs spoke of every
-circumstance, the former in a draft of the wording that was not kept, so that they cannot be made again to the bit;
-those of f96677e had gone on in the same way from the first round's, at commit f23aab3. Who has once dialled a wrong
-number goes on to dial others.
+circumstance, the former in a draft of the wording that was not kept, so that they cannot be made again to the bit; at
+last at 4000, from those of commit 94c3660. Those of f96677e had gone on in the same way from the first round's, at
+commit f23aab3. Who has once dialled a wrong number goes on to dial others.
 
 **What was measured** on all levels of world 0, sampled at temperature 1 ({rollouts} rollouts each without notes and
 with true ones; `recipe.json` has the figures, `tests/text/test_base.py` holds the bars):
@@ -638,7 +638,7 @@ def write_card(folder: Path, model: Qwen3ForCausalLM, tokens_in_vocabulary: int,
     (folder / "recipe.json").write_text(json.dumps(facts, indent=2) + "\n")
     information = measured["form_information"]
     said = {"followed": FOLLOWED, "max_tokens": MAX_TOKENS, "free_from": FREE_FROM, "world_steps": WORLD_STEPS}
-    said |= {"bar": "at least 55%" if noted else "none"}
+    said |= {"bar": "at least 60%" if noted else "none"}
     levels = measured["greedy_success_with_truth"]
     header = [f"level {level}" if level != "0" else "all levels" for level in levels]
     rows = [header, ["---"] * len(header), [f"{success:.0%}" for success in levels.values()]]
