@@ -15,6 +15,7 @@ from lfo import distributed
 from lfo.config import RolloutConfig, RunConfig, derive_seed
 from lfo.couplings import alone
 from lfo.couplings.imagine import REPLY_TOKENS
+from lfo.couplings.memory import Memory
 from lfo.proportions import wilson
 from lfo.protocols import Coupling, Engine, Question
 from lfo.rollout.engine import Prompt, complete
@@ -151,6 +152,7 @@ def evaluation_rows(
 
     outcomes: 1 or 0 for every episode, task by task in data order, for whoever resamples tasks and companies.
     learned: what it was trained on; the predictions of some of that are held beside those of what it never saw.
+    A memory is examined like a world model.
     """
     c, w, out = config, config.world_model, []
     listener = coupling.layout.listener if coupling.predicts else None
@@ -170,5 +172,7 @@ def evaluation_rows(
             heard = [example for row in played for example in row.examples][:JUDGED]
             rows += reply_rows(engine, codec, heard, listener)
             rows.append({"kind": "rules", **examine(engine, codec, listener, split)})
+        elif isinstance(coupling, Memory):
+            rows.append({"kind": "rules", **codec.env.knowledge.examine(coupling.recall, split)})
         out += [{"split": split, **row} for row in rows]
     return out

@@ -27,6 +27,7 @@ from lfo.evaluate import (
     reply_rows,
     success_rows,
 )
+from lfo.lab.dials import as_example
 from lfo.proportions import wilson
 from lfo.protocols import AdapterLayout
 from lfo.text.base import load_tokenizer
@@ -305,17 +306,29 @@ def test_what_was_learned_is_held_beside_what_was_not(codec):
 
 
 @pytest.mark.parametrize("name", ["memory", "truth"])
-def test_who_notes_without_a_world_model_is_not_examined(codec, name):
-    """Nothing is asked of a world model, but the notes are there: without them the policy does as it does unaided."""
+def test_who_notes_without_a_world_model_is_asked_nothing(codec, name):
+    """The notes are there: without them the policy does as it does unaided. What a memory can tell is examined."""
     world_model = WorldModelConfig(coupling=name, context_distillation=0.1)
     config = config_of(world_model, eval_tasks=1, eval_episodes=1)
     coupling = Memory(world_model, codec) if name == "memory" else Truth(codec, distillation=0.1)
     engine = Scripted(codec, calling)
     rows = evaluation_rows(engine, codec, coupling, config, [example(codec, "success", "Sales. Done.")])
-    assert [row["kind"] for row in rows] == ["success", "success", "outcomes", "behaviour", "unaided", "unaided"]
+    of_success = ["success", "success", "outcomes", "behaviour", "unaided", "unaided"]
+    assert [row["kind"] for row in rows] == of_success + ["rules"] * (name == "memory")
     assert {p.adapter for p in engine.prompts} == {"policy"}
     noted = [codec.decode(p.tokens) for p in engine.prompts]
     assert any("<|note|>truth: " in text for text in noted) == (name == "truth")
+
+
+def test_what_a_memory_can_tell_is_counted(codec):
+    """It has heard what is answered to the first call on a way, and knows nothing of any other."""
+    world_model = WorldModelConfig(coupling="memory")
+    config = dataclasses.replace(config_of(world_model, eval_tasks=1), eval_splits=("train",))
+    coupling = Memory(world_model, codec)
+    *_, before = evaluation_rows(Scripted(codec, calling), codec, coupling, config)
+    coupling.hear([as_example(codec.env.knowledge.steps("train")[0])])
+    *_, after = evaluation_rows(Scripted(codec, calling), codec, coupling, config)
+    assert before["rule_accuracy"] == 0 and after["rule_accuracy"] >= 1 / after["n"]
 
 
 def test_outcomes_are_told_task_by_task(base_path):

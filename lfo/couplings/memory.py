@@ -38,6 +38,10 @@ class Memory(Noted):
         reply = self.teller.answer(question)
         return None if reply is None else self.codec.reply(reply)
 
+    def recall(self, questions: Sequence[Question]) -> list[str]:
+        """What is answered to these; "" where nothing is said."""
+        return [self.teller.answer(question) or "" for question in questions]
+
 
 def make_teller(recall: str, knowledge: Knowledge) -> Teller:
     """Who makes something of what was heard."""
