@@ -27,6 +27,12 @@ ROWS = {
     "world model": "`imagine`: what the world model predicts",
     "truth": "what would really be answered",
 }
+# And the figures that it shows, where they were drawn.
+FIGURES = {
+    "04_factorial": "who says the notes, policy frozen and trained",
+    "04_dials": "circumstances and reasons: success after 320 tasks, policy frozen",
+    "04_curves_tasks": "success against sampled tasks",
+}
 KNOWN, NEW = "validation", "test"
 PLACES = {KNOWN: "known", NEW: "new"}  # companies
 
@@ -56,7 +62,7 @@ def read_table(path: Path) -> list[dict[str, str]]:
 
 
 def headline(results: Path) -> str:
-    """README's rows and verdicts; a row whose runs were not made is left out."""
+    """README's rows, verdicts and figures; what was not made is left out."""
     rows = [r for r in read_table(results / "summary.csv") if r["metric"] == "success" and r["world"] == "all"]
     found = {(r["notes"], r["policy"], r["split"]): r for r in reversed(rows)}  # of several arms the first
     lines = [
@@ -77,7 +83,8 @@ def headline(results: Path) -> str:
         f"Success, greedy, all levels ({dials}); median and 95% interval over {' to '.join(map(str, ends))} runs\n"
         "in worlds that were opened once, at known and at new companies:"
     )
-    return "\n\n".join(filter(None, (caption, "\n".join(lines), _verdicts(results))))
+    drawn = [f"![{what}](results/{name}.png)" for name, what in FIGURES.items() if (results / f"{name}.png").exists()]
+    return "\n\n".join(filter(None, (caption, "\n".join(lines), _verdicts(results), "\n".join(drawn))))
 
 
 def _percent(row: Mapping[str, str] | None) -> str:

@@ -100,6 +100,13 @@ def test_a_hypothesis_is_as_good_as_all_of_its_claims(root):
     ]
 
 
+def test_figures_are_shown_where_they_were_drawn(root):
+    assert "![" not in pages.headline(root / "results")
+    (root / "results" / "04_dials.png").write_bytes(b"")
+    *_, last = pages.headline(root / "results").splitlines()
+    assert last == f"![{pages.FIGURES['04_dials']}](results/04_dials.png)"
+
+
 def test_arms_that_readme_does_not_show_are_no_results(root):
     (root / "results" / "summary.csv").write_text(HEAD + row("vote_frozen", "frozen", "vote", "test", 0.3))
     assert "No arm was measured yet" in pages.headline(root / "results")
