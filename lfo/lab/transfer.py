@@ -33,10 +33,11 @@ TELLERS = ("nothing", "imagined", "typical", "typical and house", "truth")
 
 
 def measure(folder: str | Path, episodes: int = 2, tasks_per_level: int | None = None) -> pd.DataFrame:
-    """One row per greedy episode: split, held_out_phrasing, level, variation, task_id, episode, success, needed,
-    requested, useful.
+    """One row per greedy episode: split, held_out_phrasing, level, variation, task_id, episode, called, success,
+    needed, requested, useful.
 
-    variation: how the task's company departs from the typical rules (typical | extra | different). needed: fields that
+    variation: how the task's company departs from the typical rules (typical | extra | different). called: whether the
+    company was heard in training. needed: fields that
     the task's calls demand, with an alternative for each that the user declared unavailable; requested: fields that the
     agent asked the user for, also in forms that were declined; useful: both at once. The episodes of a task differ in
     the user's behaviour and in the CSR's wording; they are the same for every run.
@@ -68,7 +69,10 @@ def measure(folder: str | Path, episodes: int = 2, tasks_per_level: int | None =
     for split, held_out in CONDITIONS:
         codec, coupling = make_coupling(player.config, envs[held_out])
         played += play_tasks(player.engine, codec, coupling, tasks[split], player.config.rollout, episodes)
-    rows = [plan | _outcome(world, row) for plan, row in zip(planned, played, strict=True)]
+    company = {task.task_id: task.company_id for task in world.tasks}
+    called = {company[example.task_id] for example in run.examples()}
+    heard = [{"called": company[plan["task_id"]] in called} for plan in planned]
+    rows = [plan | of | _outcome(world, row) for plan, of, row in zip(planned, heard, played, strict=True)]
     return write_measurement(run, TRANSFER, rows)
 
 

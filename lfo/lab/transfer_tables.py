@@ -23,8 +23,10 @@ FIRST = number(0)
 
 
 def transfer_frame(runs: Runs) -> pd.DataFrame:
+    """What `lfo.lab.transfer.measure` wrote; acquaintance: a company's rules, and whether it was called in training."""
     rows = measurements(runs, TRANSFER, "run notebook 04, or `lfo.lab.transfer.measure` on the run folder")
-    return with_companies(rows, runs)
+    called = rows["called"].map({True: "called before", False: "never called"})
+    return with_companies(rows, runs).assign(acquaintance=rows["variation"] + ", " + called)
 
 
 def told_frame(runs: Runs) -> pd.DataFrame:
@@ -54,7 +56,8 @@ def estimate(part: pd.DataFrame, numbers: Sequence[str], measure: Measure = FIRS
 
 
 def transfer_table(runs: Runs, by: str | None = None) -> pd.DataFrame:
-    """Success of frozen runs by arm, split and phrasing, and by `by` (level | variation): medians over runs, 95%."""
+    """Success of frozen runs by arm, split and phrasing, and by `by` (level | variation | acquaintance): medians over
+    runs, 95%."""
     rows = []
     for named, part in parts(transfer_frame(runs), "arm", "split", "held_out_phrasing", by):
         success, tasks = estimate(part, ["success"]), part["task_id"].nunique()

@@ -452,6 +452,7 @@ def transferred(tmp_path):
                         "variation": variation,
                         "needed": 2,
                         "episode": k,
+                        "called": split == "validation" and not task,
                         "success": int(k < count),
                         "requested": 3,
                         "useful": 1 + (k < count),
@@ -471,6 +472,11 @@ def test_transfer_by_condition_and_by_rules(transferred):
     known = reading.SPLIT_NAMES["validation"]
     assert split.loc[(known, "known", "typical"), "success"] == 1.0
     assert split.loc[(known, "known", "extra"), ["low", "success", "high"]].tolist() == [0.5, 0.75, 1.0]
+    met = transfer_tables.transfer_table(transferred, "acquaintance")
+    assert met["acquaintance"].tolist() == [
+        *("typical, called before", "extra, never called"),
+        *("typical, never called", "extra, never called") * 2,
+    ]
     assert len(figures.transfer_figure(transferred, "variation").axes) == 2
 
 

@@ -36,11 +36,24 @@ def run(make_config, base_path, base_adapters, tmp_path_factory):
     return folder.path
 
 
+def nothing(task):
+    return SimpleNamespace(task_id=task.task_id, turns=[], success=False)
+
+
+def example_of(task_id):
+    return SimpleNamespace(task_id=task_id)
+
+
+def companies(rows, world):
+    of = {task.task_id: task.company_id for task in world.tasks}
+    return [of[task_id] for task_id in rows["task_id"]]
+
+
 def test_one_row_per_episode_of_every_condition(run, world):
     rows = measure(run, episodes=2, tasks_per_level=1)
     assert len(rows) == len(CONDITIONS) * len(LEVELS) * 2
     facts = ["split", "held_out_phrasing", "task_id", "level", "variation", "episode"]
-    assert list(rows.columns) == [*facts, "success", "needed", "requested", "useful"]
+    assert list(rows.columns) == [*facts, "called", "success", "needed", "requested", "useful"]
     assert (rows["useful"] <= rows[["needed", "requested"]].min(axis=1)).all() and rows["requested"].any()
     assert set(zip(rows["split"], rows["held_out_phrasing"], strict=True)) == set(CONDITIONS)
     tasks = {t.task_id: t for t in world.split("test") + world.split("validation")}
@@ -78,6 +91,16 @@ def test_all_tasks_of_the_world_unless_told_otherwise(run, world, monkeypatch):
     assert tuple(heard) == CONDITIONS
     assert set(rows["task_id"]) == {t.task_id for t in world.split("validation") + world.split("test")}
     assert (rows["success"] == 1).all() and not rows["requested"].any() and (rows["needed"] > 0).any()
+
+
+def test_a_company_that_was_heard_in_training_is_told_apart(run, world, monkeypatch):
+    task = world.split("validation")[0]
+    heard = example_of(next(t for t in world.split("train") if t.company_id == task.company_id).task_id)
+    monkeypatch.setattr(RunFolder, "examples", lambda self: [heard])
+    monkeypatch.setattr(transfer, "play_tasks", lambda *args: [nothing(t) for t in args[3] for _ in range(args[5])])
+    rows = measure(run, episodes=3)  # which nothing else here has measured
+    assert rows["called"].tolist() == [c == task.company_id for c in companies(rows, world)]
+    assert rows["called"].any() and not rows[rows["split"] == "test"]["called"].any()
 
 
 def test_what_was_measured_is_not_played_again_and_anything_else_is(run):
