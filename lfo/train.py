@@ -74,7 +74,7 @@ class Run:
             config, self.coupling.layout, self.objective, self.codec.pad_id, device=device, bf16=self.bf16
         )
         self.engine: Engine = make_engine(config, device)
-        self.buffer, self.due, self.successes = ReplayBuffer(), Due(), Successes()
+        self.buffer, self.due, self.successes = ReplayBuffer(whole=self._whole), Due(), Successes()
         self.stream = TaskStream(self.env.tasks("train"), config.seed)
         self.step, self.version = 0, 0
         self.sampled = self.tasks_seen = 0
@@ -272,6 +272,10 @@ class Run:
         groups, size = list(by_group(kept).values()), self.config.policy.groups_per_update
         return [[row for group in groups[i : i + size] for row in group] for i in range(0, len(groups), size)]
 
+    def _whole(self, example: Example) -> bool:
+        """Whether the answer tells all that there is to be said, as the environment sees it."""
+        return bool(self.env.knowledge.cases(example.question))
+
     def _replayed(self, seed: int) -> list[Encoded]:
         """Examples for a replay update; `anonymise` of them as calls at a company that nobody knows."""
         rng, out = random.Random(derive_seed(seed, "anonymise")), []
@@ -337,7 +341,7 @@ class Run:
             return False
         state, examples = found
         self.learner.load_state(state["learner"])
-        self.buffer, self.due = ReplayBuffer(examples), Due.from_json(state["due"])
+        self.buffer, self.due = ReplayBuffer(examples, self._whole), Due.from_json(state["due"])
         self.successes = Successes.from_json(state["successes"])
         self.coupling.hear(examples)
         self.stream.position, self.step = state["position"], state["step"]

@@ -677,7 +677,8 @@ def test_who_notes_without_a_world_model_trains_the_policy_alone(config, tmp_pat
     assert same(weights_of(killed)[POLICY], weights_of(whole)[POLICY])
     rows = metrics_of(whole)
     assert not [name for row in rows for name in row if "world_model" in name]
-    assert {row["kind"] for row in rows} == {"step", "success", "outcomes", "behaviour", "seconds"}
+    kinds = {"step", "success", "outcomes", "behaviour", "seconds"} | ({"rules"} if coupling == "memory" else set())
+    assert {row["kind"] for row in rows} == kinds
     assert load_player(whole, bills).coupling.layout.listener is None
 
 

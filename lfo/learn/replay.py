@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from lfo.types import Encoded, Example, Record, Rollout, Sample, from_json, to_json
 
@@ -15,22 +15,30 @@ KEPT = 256  # successes that can be imitated, the latest
 class ReplayBuffer:
     """All distinct examples so far. Replies are facts about the world, not about the policy: they do not go stale.
 
-    The rollouts of a group often make the very same call; told once is enough.
+    The rollouts of a group often make the very same call; told once is enough. whole: whether an example's answer tells
+    all that there is to be said; most of what a policy hears confirms what it did, or names a part.
     """
 
-    def __init__(self, examples: Sequence[Example] = ()):
+    def __init__(self, examples: Sequence[Example] = (), whole: Callable[[Example], bool] = lambda example: True):
         self.examples: list[Example] = []
-        self._seen: set[Example] = set()
+        self._whole, self._told, self._seen = whole, list[Example](), set[Example]()
         self.add(examples)
 
     def add(self, examples: Sequence[Example]) -> None:
         new = [e for e in dict.fromkeys(examples) if e not in self._seen]
         self._seen.update(new)
         self.examples += new
+        self._told += filter(self._whole, new)
 
     def draw(self, count: int, seed: int) -> list[Example]:
-        """`count` examples without repetition (fewer where there are fewer), a pure function of the seed."""
-        return random.Random(seed).sample(self.examples, min(count, len(self.examples)))
+        """`count` examples, fewer where there are fewer, a pure function of the seed.
+
+        Half of them tell the whole, as far as there are any, the others are drawn from all.
+        """
+        rng = random.Random(seed)
+        told = rng.sample(self._told, min(count // 2, len(self._told)))
+        others = rng.sample(self.examples, min(count, len(self.examples)))
+        return list(dict.fromkeys([*told, *others]))[:count]
 
 
 def shuffled(examples: Sequence[Example], seed: int) -> list[Example]:

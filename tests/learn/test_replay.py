@@ -40,6 +40,18 @@ def test_replay_draws_without_repetition_from_the_seed_alone(calls):
     assert len({tuple(e.encoded for e in buffer.draw(3, seed)) for seed in range(20)}) > 10
 
 
+def test_half_of_what_is_replayed_tells_the_whole(calls):
+    """As far as there is any: of nine calls two."""
+    buffer = ReplayBuffer(calls[:9], whole=lambda example: example.task_id == "b")
+    for seed in range(20):
+        assert Counter(e.task_id == "b" for e in buffer.draw(4, seed))[True] == 2
+        assert len(set(buffer.draw(8, seed))) == 8 and sorted(buffer.draw(20, seed), key=calls.index) == calls[:9]
+    buffer = ReplayBuffer(whole=lambda example: example.task_id in "ab")
+    buffer.add(calls[:9])
+    drawn = Counter(e.task_id for seed in range(200) for e in buffer.draw(4, seed))
+    assert drawn["a"] + drawn["b"] > 600 and min(drawn.values()) > 40
+
+
 def test_replay_keeps_every_distinct_call_once_in_order(calls):
     encoded = Encoded(calls[0].encoded.prompt, (7,))
     other = dataclasses.replace(calls[0], reply="no", encoded=encoded)  # same call, another answer
