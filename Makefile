@@ -14,14 +14,15 @@ BENCH  := .venv-bench
 BENCHMARKS := world_model scaling precision run dapo_step
 
 NOTEBOOKS  := 01_data_generation 02_baseline_dapo 03_dual_lora 04_transfer_eval 05_lambda_ablation \
-              06_wm_probing 07_scaling
+              06_wm_probing 07_scaling 08_feedback_guided_dapo
 # Not the core, which must be covered; vLLM's engines are covered in an environment of their own.
 NO_CORE    := lfo/lab/**,lfo/cli.py,lfo/rollout/vllm/**
 
 # What the notebooks train: grids and where their runs lie.
-GRIDS := configs/science.yaml=results/runs configs/dials.yaml=results/dials $(addsuffix =results/ablation,$(sort $(wildcard configs/ablation_*.yaml)))
+GRIDS := configs/science.yaml=results/runs configs/feedback_grid.yaml=results/runs configs/dials.yaml=results/dials \
+         $(addsuffix =results/ablation,$(sort $(wildcard configs/ablation_*.yaml)))
 # What settings were chosen by, before the notebooks.
-TUNINGS := baseline imagine couplings
+TUNINGS := baseline imagine couplings feedback
 
 # Training on a CPU allocates and frees the same large tensors at every step. By default glibc maps each of them
 # afresh and gives it back, and the page faults then cost more than the arithmetic: keep the memory instead.

@@ -147,6 +147,33 @@ class WorldModelConfig:
 
 
 @settings
+class FeedbackConfig:
+    """Later rollouts of a group read what went wrong in earlier ones; the policy is to do without (`Feedback`)."""
+
+    # who says what went wrong: rules, from what was said to the agent; the model without adapters; both; imagined, by
+    # what the world model would have answered; shuffled, the control: what was said in another task's attempts
+    source: Literal["rules", "model", "both", "imagined", "shuffled"] = "rules"
+    start: Annotated[int, Field(strict=True, ge=2)] = 2  # the first rollout of a group that reads some
+    wave: Count = 0  # rollouts that begin together from there on; 0: all the rest
+    accumulate: Literal["all", "last", "summary"] = "all"  # attempts; summary: of each callee what was said last
+    share: Share = 1.0  # of the groups, at the beginning
+    decay: Flag = False  # that share falls linearly to 0 at the end of the budget
+    max_tokens: Positive = 200  # of the feedback on one attempt
+    teacher: Literal["live", "base"] = "base"  # who plays the rollouts with feedback: the policy, or the frozen base
+    # what the policy learns from them: sampled, in the context that was sampled in; without the feedback, with the
+    # importance ratio dropped (free) or kept up to a cap (capped); successes alone, by cross-entropy, without the
+    # feedback; kl, from failed first attempts instead, by what a teacher who reads what went wrong makes of each token
+    learn: Literal["sampled", "free", "capped", "successes", "kl"] = "successes"
+    baseline: Literal["group", "first"] = "first"  # of advantages: the mean of all, or of those without feedback
+    updates: Count = 0  # replay updates per step on corrected attempts, without their feedback
+    anonymise: Share = 0.0  # share of these that are made to look like attempts at an unknown company
+
+    def __post_init__(self):
+        if self.learn == "kl" and self.source != "rules":
+            raise ConfigError("feedback.learn 'kl' asks nobody for feedback: set feedback.source to 'rules'.")
+
+
+@settings
 class RolloutConfig:
     """How trajectories are sampled."""
 
@@ -206,6 +233,7 @@ class RunConfig:
     model: ModelConfig = ModelConfig()
     policy: PolicyConfig = PolicyConfig()
     world_model: WorldModelConfig | None = None  # None: DAPO on task success alone
+    feedback: FeedbackConfig | None = None  # None: no rollout knows of another
     rollout: RolloutConfig = RolloutConfig()
     distributed: DistributedConfig = DistributedConfig()
 
@@ -226,9 +254,34 @@ class RunConfig:
             raise ConfigError("coupling 'echo' needs rollout.temperature 1, for one pass, and the dialect 'tags'.")
         if w and w.coupling == "dream" and self.env.reward != "binary":
             raise ConfigError("a dreamt reply tells success and nothing else: set env.reward to 'binary'.")
+        if self.feedback:
+            self._check_feedback(self.feedback)
         if self.rollout.asynchronous and self.policy.tis_cap == 0:
             raise ConfigError(
                 "asynchronous rollouts are a version behind: set policy.tis_cap, which corrects for it, to 2, say."
+            )
+
+    def _check_feedback(self, f: FeedbackConfig) -> None:
+        w, played = self.world_model, self.rollout.group_size - (self.world_model.scouts if self.world_model else 0)
+        if not self.policy.learning_rate or self.coupling == "cloning":
+            raise ConfigError(
+                "feedback is for a policy that learns from rewards: leave feedback out, or set another"
+                " world_model.coupling than 'cloning' and policy.learning_rate above 0."
+            )
+        if w and w.context_distillation:
+            raise ConfigError(
+                "feedback.learn and world_model.context_distillation both say in which context is learned:"
+                " set world_model.context_distillation to 0."
+            )
+        if f.source == "imagined" and (w is None or self.coupling in ("memory", "truth")):
+            raise ConfigError(
+                "feedback.source 'imagined' asks a world model, and there is none:"
+                " set world_model.coupling to 'imagine'."
+            )
+        if f.start > played and f.learn != "kl":
+            raise ConfigError(
+                f"feedback.start is {f.start} of {played} rollouts of a group, so that none reads feedback;"
+                " lower feedback.start or raise rollout.group_size."
             )
 
     @property
@@ -278,6 +331,7 @@ GROUPS = {
     "model": ModelConfig,
     "policy": PolicyConfig,
     "world_model": WorldModelConfig,
+    "feedback": FeedbackConfig,
     "rollout": RolloutConfig,
     "distributed": DistributedConfig,
 }

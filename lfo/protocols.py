@@ -16,7 +16,20 @@ from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from lfo.types import Action, Attempt, Call, Example, Outcome, Question, Rollout, Sample, StopReason, Task, Turn
+from lfo.types import (
+    Action,
+    Attempt,
+    Call,
+    Example,
+    Feedback,
+    Outcome,
+    Question,
+    Rollout,
+    Sample,
+    StopReason,
+    Task,
+    Turn,
+)
 
 if TYPE_CHECKING:
     from lfo.envs.base import Tool
@@ -104,8 +117,11 @@ class Knowledge(Protocol):
     def supposed(self, turns: Sequence[Turn], call: Call, reply: str) -> tuple[Turn, ...]:
         """The turns from which one would go on if all were done that the reply to the call asks for."""
 
-    def lesson(self, turn: Turn) -> str:
-        """What a turn of an earlier attempt taught, in words; "" for nothing. Without anything personal."""
+    def feedback(self, turns: Sequence[Turn]) -> list[Feedback]:
+        """What an attempt with these turns may tell the next one, by what was said in it alone; nothing personal."""
+
+    def impersonal(self, turns: Sequence[Turn]) -> list[Turn]:
+        """The turns with nothing personal left in them."""
 
     def hindsight(self, turns: Sequence[Turn]) -> tuple[int, Call] | None:
         """Which turn would have had to be which call, by what was heard in an episode; None where nothing tells."""
@@ -137,6 +153,10 @@ class Knowledge(Protocol):
 
     def anonymise(self, example: Example, rng: random.Random) -> tuple[str, list[Turn], Call]:
         """Request, turns and call of an example with nothing left in them that only its own company has."""
+
+    def disguise(self, task_id: str, rng: random.Random) -> Callable[[str], str]:
+        """How any text of an attempt at a task is rewritten so that nothing is left that only its own company has; the
+        same is rewritten alike everywhere."""
 
     def examine(self, ask: Callable[[Sequence[Question]], list[str]], split: str) -> dict[str, float]:
         """How much of what is hidden in a split a world model can tell, which `ask` asks; metrics by name."""
@@ -230,3 +250,9 @@ class Coupling(Protocol):
 
     def views(self, rollout: Rollout, sample: Sample | None) -> list[Sample]:
         """The contexts in which a rollout is learned from; sample: how the objective would, None: not at all."""
+
+    def corrected(self, rollouts: Sequence[Rollout]) -> list[Rollout]:
+        """Successes of a step that are to be learned again in later ones, as the policy is to remember them."""
+
+    def metrics(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
+        """What is logged of a step's rollouts, scouts left out."""

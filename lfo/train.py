@@ -32,7 +32,7 @@ from lfo.envs import make_environment
 from lfo.evaluate import evaluation_rows, means
 from lfo.learn.learner import Learner
 from lfo.learn.objectives import Dapo
-from lfo.learn.replay import ReplayBuffer, Successes, shuffled
+from lfo.learn.replay import ReplayBuffer, Successes, imitated, shuffled
 from lfo.learn.schedule import Due, turns
 from lfo.protocols import Coupling, Engine, Environment, Question
 from lfo.rollout import make_engine
@@ -74,7 +74,8 @@ class Run:
             config, self.coupling.layout, self.objective, self.codec.pad_id, device=device, bf16=self.bf16
         )
         self.engine: Engine = make_engine(config, device)
-        self.buffer, self.due, self.successes = ReplayBuffer(whole=self._whole), Due(), Successes()
+        self.buffer, self.due = ReplayBuffer(whole=self._whole), Due()
+        self.successes, self.corrected = Successes(), Successes()
         self.stream = TaskStream(self.env.tasks("train"), config.seed)
         self.step, self.version = 0, 0
         self.sampled = self.tasks_seen = 0
@@ -112,6 +113,7 @@ class Run:
         with self._sampling_ahead():
             curious = self._curiosity(kept)
             rows = [row for row in now.rows if not row.scout]
+            self.corrected.add(self.coupling.corrected(rows))
             learned = self._learn(kept + informative(dreamt), rows, examples, factor)
         if self.config.policy.imitate:
             self.successes.add(rows)  # for the steps to come
@@ -125,6 +127,7 @@ class Run:
             "tasks": self.tasks_seen,
             "groups_kept": len(by_group(kept)),
             **_of_rollouts(rows),
+            **self.coupling.metrics(rows),
             "examples_seen": len(self.buffer.examples),
             "lr_factor": factor,
             "sampled_tokens": now.tokens + int(generated),
@@ -177,8 +180,14 @@ class Run:
         return rows
 
     def _play(self, groups: Sequence[Waves], seed: int) -> list[Rollout]:
-        w = self.config.world_model
-        return play(self.engine, self.codec, groups, self.coupling, self.config.rollout, seed, w.predict if w else None)
+        return play(self.engine, self.codec, groups, self.coupling, self.config.rollout, seed, self.predict)
+
+    @property
+    def predict(self) -> str | None:
+        """The calls whose answers are kept: for the world model, or for whoever deals out other tasks' feedback."""
+        w, f = self.config.world_model, self.config.feedback
+        heard = next(iter(self.env.knowledge.learned)) if f and f.source == "shuffled" else None
+        return w.predict if w else heard
 
     def _practise(self) -> list[Rollout]:
         """Rollouts besides the sampled ones, for the policy alone, if the coupling has any."""
@@ -212,19 +221,21 @@ class Run:
     def _learn(
         self, kept: list[Rollout], rows: list[Rollout], examples: list[Example], factor: float
     ) -> dict[str, float]:
-        """Joint updates over the informative groups, then replay updates of the world model; means over the updates.
+        """Joint updates over the informative groups, then replay updates of the world model and of what feedback has
+        corrected; means over the updates.
 
         kept: what the policy learns from; rows: all rollouts of the step; examples: what was heard in them.
         """
-        c, w = self.config, self.config.world_model
+        c, w, f = self.config, self.config.world_model, self.config.feedback
         turn = turns(w, self.step, self.tasks_seen, c.task_budget)
         hears = bool(w and w.lam > 0 and self.coupling.layout.listener)
         updates = self._updates(kept) if c.policy.learning_rate and self.coupling.rewarded else []
         self.due.add([] if turn.skips else updates, examples if hears else [], max(1, len(updates)))
         updates, examples, count = self.due.take(turn.policy, turn.world_model)
         listening: list[Sample] = []
-        if hears and self.codec.in_passing:  # dropped groups teach the policy nothing, but their replies are learned
-            taught, examples = {row.group for update in updates for row in update}, []
+        passing = hears and self.codec.in_passing
+        if passing or (f and f.learn == "kl" and turn.policy):  # dropped groups teach by replies, or have a teacher
+            taught, examples = {row.group for update in updates for row in update}, [] if passing else examples
             listening = [s for row in rows if row.group not in taught for s in self.coupling.views(row, None)]
         metrics: list[dict[str, float]] = []
         with self._timed("joint"):
@@ -234,6 +245,10 @@ class Run:
                 seed = derive_seed(c.seed, "replay", self.step, i)
                 found = self.learner.replay(self._replayed(seed), factor, seed)
                 metrics.append({f"replay/{name}": value for name, value in found.items()})
+            for i in range(f.updates if f and turn.policy and self.corrected.rollouts else 0):
+                seed = derive_seed(c.seed, "corrected", self.step, i)
+                found = self.learner.update(self._corrected(seed), [], factor, seed)
+                metrics.append({f"corrected/{name.removeprefix('policy/')}": value for name, value in found.items()})
         return means(metrics)
 
     def _joint(self, updates, listening: list[Sample], examples: list[Example], count: int, factor: float):
@@ -241,20 +256,21 @@ class Run:
         c = self.config
         parts = [self._samples(update) for update in updates]
         if not parts and (examples or listening):
-            parts = [[] for _ in range(count)]
+            parts = [[] for _ in range(max(1, count))]
+        for i, part in enumerate(parts):
+            part += listening[i :: len(parts)]
         own = self._own_logprobs(parts) if c.policy.tis_cap > 0 else None
         for i in range(len(parts) * c.policy.epochs):
             part, before = list(parts[i % len(parts)]), own and list(own[i % len(parts)])
             seed, share = derive_seed(c.seed, "joint", self.step, i), []
-            more = self.successes.draw(c.rollout.group_size, derive_seed(seed, "imitate")) if part else []
+            more = self.successes.draw(c.rollout.group_size, derive_seed(seed, "imitate")) if updates else []
             if i < count:
                 share = [example.encoded for example in examples[i::count]]
-                more += listening[i::count]
-            part += more
+            part += [imitated(row, c.policy.imitate) for row in more]
             if before is not None:
                 before += [[] for _ in more]
             if part or share:
-                yield self.learner.update(part, share, factor, seed, before)
+                yield self.learner.update(self.learner.taught(part), share, factor, seed, before)
 
     def _samples(self, update: Sequence[Rollout]) -> list[Sample]:
         """What is learned from the rollouts of one update."""
@@ -263,9 +279,9 @@ class Run:
 
     def _own_logprobs(self, parts: Sequence[Sequence[Sample]]) -> list[list[list[float]]]:
         """The learner's log-probabilities of the action tokens at the start of the step, [] where no ratio is taken."""
-        asked = [s for part in parts for s in part if not s.distilled]
+        asked = [s for part in parts for s in part if not (s.distilled or s.imitated)]
         answers = iter(self.learner.action_logprobs(asked) if asked else [])
-        return [[[] if s.distilled else next(answers) for s in part] for part in parts]
+        return [[[] if s.distilled or s.imitated else next(answers) for s in part] for part in parts]
 
     def _updates(self, kept: Sequence[Rollout]) -> list[list[Rollout]]:
         """The rollouts of `groups_per_update` groups for each optimizer step of the policy."""
@@ -285,6 +301,17 @@ class Run:
                 out.append(self.codec.encoded(Question(request, tuple(past), call), example.reply))
             else:
                 out.append(example.encoded)
+        return out
+
+    def _corrected(self, seed: int) -> list[Sample]:
+        """Corrected attempts for a replay update; `anonymise` of them at a company that nobody knows."""
+        rng, out = random.Random(derive_seed(seed, "anonymise")), []
+        for row in self.corrected.draw(REPLAYED, seed):
+            if rng.random() < self.config.feedback.anonymise:
+                change = self.env.knowledge.disguise(row.task_id, rng)
+                tokens, roles = self.codec.rewritten(row.tokens, row.roles, change)
+                row = dataclasses.replace(row, tokens=tokens, roles=roles, logprobs=[0.0] * len(tokens))
+            out.append(imitated(row))
         return out
 
     def publish(self) -> None:
@@ -326,6 +353,7 @@ class Run:
             "evaluated_at": self.evaluated_at,
             "due": self.due.to_json(),
             "successes": self.successes.to_json(),
+            "corrected": self.corrected.to_json(),
             "ahead": to_json(self.ahead),
         }
         return self.folder.save(self.step, self.config, state, self.buffer.examples) if distributed.first() else None
@@ -343,6 +371,7 @@ class Run:
         self.learner.load_state(state["learner"])
         self.buffer, self.due = ReplayBuffer(examples, self._whole), Due.from_json(state["due"])
         self.successes = Successes.from_json(state["successes"])
+        self.corrected = Successes.from_json(state.get("corrected", Successes().to_json()))  # none before feedback
         self.coupling.hear(examples)
         self.stream.position, self.step = state["position"], state["step"]
         self.version, self.evaluated_at = state["version"], state["evaluated_at"]

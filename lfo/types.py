@@ -30,6 +30,7 @@ class Role(enum.IntEnum):
     ACTION = 1
     OBSERVATION = 2
     NOTE = 3  # whoever says it
+    FEEDBACK = 4  # a note on an earlier attempt
 
 
 class StopReason(enum.StrEnum):
@@ -123,7 +124,8 @@ class Attempt:
     """A rollout to be played. Attempts of a group share task and seed, so that only the policy differs.
 
     scout: it asks for real what the others imagine, and ends; the policy learns nothing from it.
-    dreamt: its coupling's responder answers in the place of the environment.
+    dreamt: its coupling's responder answers in the place of the environment. position: its place in a group in which
+    later attempts read about earlier ones, from 1 on; 0 elsewhere.
     """
 
     task: Task
@@ -131,6 +133,22 @@ class Attempt:
     seed: int
     scout: bool = False
     dreamt: bool = False
+    position: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Feedback(Record):
+    """What came of one thing that was done in an earlier attempt, by what was said to the agent.
+
+    kind: the environment's word for it. about: whom or what; what is said later about the same replaces it. text: what
+    the next attempt reads. score: 1 where it did what was wanted, 0 for a failure. attempt: its position, 0: unknown.
+    """
+
+    kind: str
+    about: str
+    text: str
+    score: float
+    attempt: int = 0
 
 
 # --- what is learned from --------------------------------------------------------------------
@@ -180,7 +198,7 @@ class Rollout(Record):
 
     tokens, roles, logprobs: parallel lists of length T. `roles` holds `Role` values; `logprobs` the sampler's
     log-probability (nats) of each action token and 0.0 elsewhere.
-    group: the rollouts of one task in one step share it. scout: see `Attempt`.
+    group: the rollouts of one task in one step share it. scout, position: see `Attempt`. actor: the adapter that acted.
     """
 
     task_id: str
@@ -193,10 +211,17 @@ class Rollout(Record):
     outcome: Outcome
     examples: list[Example] = dataclasses.field(default_factory=list)
     scout: bool = False
+    position: int = 0
+    actor: str = "policy"
 
     @property
     def success(self) -> bool:
         return self.outcome.success
+
+    @property
+    def guided(self) -> bool:
+        """Whether it was no attempt of the policy alone: it read feedback, or somebody acted who was to read some."""
+        return self.actor != "policy" or Role.FEEDBACK in self.roles
 
 
 @dataclasses.dataclass
@@ -207,7 +232,10 @@ class Sample:
     advantages: per token; None where nothing is learned from the actions, and the sample is only listened to.
     heard: the tokens that the world model learns in the policy's own forward pass; None: none.
     distilled: the context is not the one that was sampled in, so the importance ratio is dropped.
-    imitated: an earlier success, whose actions are learned by cross-entropy; advantages say nothing more.
+    ratio: what becomes of the importance ratio to the sampler: kept; dropped; or capped, as a weight, from above alone.
+    imitated: a success, whose actions are learned by cross-entropy; advantages say nothing more. weight: of that loss.
+    taught: the same actions in a context that tells more; how much likelier a teacher finds each of them there are the
+    advantages, once `Learner.taught` has filled them in.
     returns: per token, for objectives with a value head.
     """
 
@@ -218,7 +246,10 @@ class Sample:
     heard: list[bool] | None = None
     distilled: bool = False
     returns: list[float] | None = None
+    ratio: str = "kept"
     imitated: bool = False
+    weight: float = 1.0
+    taught: Sample | None = None
 
 
 def by_group(rollouts: Iterable[Rollout]) -> dict[int, list[Rollout]]:

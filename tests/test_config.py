@@ -122,6 +122,20 @@ def test_both_layouts_of_the_8b_run_are_one_experiment():
     assert together.distributed.processes == 8
 
 
+def test_the_8b_run_with_feedback_differs_in_that_alone():
+    plain, guided = (load_config(ROOT / "configs" / f"qwen3_8b{suffix}.yaml") for suffix in ("", "_feedback"))
+    told = (guided.feedback.start - 1) * guided.feedback.max_tokens  # one wave reads of all that played before
+    length = plain.rollout.max_tokens + told
+    assert guided == dataclasses.replace(
+        plain,
+        name=guided.name,
+        world_model=None,
+        feedback=guided.feedback,
+        rollout=dataclasses.replace(plain.rollout, max_tokens=length),
+        distributed=dataclasses.replace(plain.distributed, micro_batch_tokens=length),
+    )
+
+
 def dotted_names() -> set[str]:
     single = {field.name for field in dataclasses.fields(RunConfig)} - set(GROUPS)
     return single | {f"{group}.{field.name}" for group, kind in GROUPS.items() for field in dataclasses.fields(kind)}
@@ -137,9 +151,10 @@ def named_in(data: dict) -> set[str]:
     return names
 
 
-def test_there_are_at_most_61_settings_and_each_is_used_by_a_shipped_config():
-    """60, and one more since the baseline has what others make DAPO stronger with: a bonus, a penalty, imitation."""
-    assert len(dotted_names()) <= 61
+def test_there_are_at_most_73_settings_and_each_is_used_by_a_shipped_config():
+    """60, one more since the baseline has what others make DAPO stronger with (a bonus, a penalty, imitation), and the
+    twelve of feedback, a method of its own."""
+    assert len(dotted_names()) <= 73
     used = set().union(*(named_in(data) for data in SHIPPED.values()))
     assert dotted_names() - used == set()
 
@@ -266,6 +281,14 @@ def test_overrides_are_as_strict_as_the_file(write):
         ({"world_model.coupling": "dream", "env.reward": "shaped"}, "set env.reward to 'binary'"),
         ({"world_model.scouts": 3, "rollout.group_size": 4}, "at least 2 rollouts of a group must be left"),
         ({"rollout.asynchronous": True}, "set policy.tis_cap, which corrects for it, to 2, say"),
+        ({"feedback.start": 2, "policy.learning_rate": 0}, "feedback is for a policy that learns from rewards"),
+        ({"feedback.start": 2, "world_model.coupling": "cloning"}, "another world_model.coupling than 'cloning'"),
+        ({"feedback.start": 2, "world_model.context_distillation": 1}, "set world_model.context_distillation to 0"),
+        ({"feedback.source": "imagined"}, "set world_model.coupling to 'imagine'"),
+        ({"feedback.source": "imagined", "world_model.coupling": "memory"}, "set world_model.coupling to 'imagine'"),
+        ({"feedback.start": 9}, "feedback.start is 9 of 8 rollouts of a group"),
+        ({"feedback.start": 8, "world_model.scouts": 1}, "feedback.start is 8 of 7 rollouts of a group"),
+        ({"feedback.learn": "kl", "feedback.source": "model"}, "set feedback.source to 'rules'"),
         ({"rollout.asynchronous": True, "rollout.engine": "vllm"}, "engine 'vllm' sleeps while the learner learns"),
     ],
 )
@@ -285,6 +308,9 @@ def test_what_is_refused_together_is_good_apart(write):
         distilling = {"world_model.coupling": coupling, "world_model.context_distillation": 0.5}
         assert load_config(write(""), **distilling).coupling == coupling
     assert load_config(write(""), **{"policy.learning_rate": 0, "world_model.curiosity": 0.5}).policy.learning_rate == 0
+    kl = {"feedback.learn": "kl", "feedback.start": 9}
+    assert load_config(write(""), **kl).feedback.start == 9
+    assert load_config(write(""), **{"feedback.source": "imagined", "world_model.coupling": "dream"}).feedback
     more = {"policy.entropy": 0.01, "policy.kl": 0.01, "policy.imitate": 0.5}
     assert load_config(write(""), **more).policy.extras == "policy.entropy, policy.kl, policy.imitate"
 

@@ -29,6 +29,7 @@ from lfo.envs.phone.phrasings import requested_fields
 from lfo.envs.phone.tools import form, phone_call, search
 from lfo.evaluate import evaluation_rows
 from lfo.rollout import Prompt, complete
+from lfo.rollout.play import _Group
 from lfo.rollout.tasks import informative
 from lfo.rollout.torch_engine import TorchEngine
 from lfo.runs import CheckpointError, RunError, RunFolder
@@ -793,6 +794,99 @@ def test_a_step_without_an_informative_group_imitates_nothing(dealt, monkeypatch
     bare.publish()
     bare.advance()
     assert len(run.successes.rollouts) == 1 and bare.successes.rollouts == []
+
+
+# --- feedback ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def told_what_was_missing(monkeypatch, codec):
+    """Whoever reads feedback, or is the third rollout of a group, hands over what Billing wants; others call bare.
+
+    By now its engines are in the list that this returns.
+    """
+    billing, field = "800-555-0003", "account_number"
+    way = [search("Harbor Bank"), form([field]), phone_call(billing, {field: "123456"})]
+    bare = [*way[:1], phone_call(billing)]
+
+    def say(text: str, prompt) -> str:
+        if text.endswith('"phone_number": "'):
+            return f'{billing}"'
+        turn, done = text.count("<|obs|>"), way if "earlier attempt" in text or prompt.session % 4 == 2 else bare
+        return written(done[turn]) if turn < len(done) else ""
+
+    engines = []
+    monkeypatch.setattr("lfo.train.make_engine", lambda *_: engines.append(Written(codec, say)) or engines[-1])
+    return engines
+
+
+GUIDED = {"world_model": None, "rollout.group_size": 4, "feedback.updates": 2, "feedback.anonymise": 0.5}
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"feedback.wave": 1, "feedback.learn": "free"},
+        BEHIND | {"feedback.start": 3, "feedback.learn": "successes"},
+        BEHIND | {"feedback.start": 3, "feedback.learn": "capped", "feedback.source": "shuffled"},
+        {"feedback.learn": "kl", "feedback.start": 3},
+    ],
+)
+def test_feedback_survives_a_kill_in_the_middle_of_a_wave(
+    config, tmp_path, bills, told_what_was_missing, monkeypatch, more
+):
+    """Gone while a later wave plays: what was corrected before is known again, and it is the same run."""
+    settings = config(**GUIDED | STEPS | more)
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    train(settings, whole, bills, progress=False)
+
+    waves, begin = [], _Group.wave
+
+    def wave(group):
+        later = bool(group.done) and not group.playing
+        waves.extend([group] if later else [])
+        if len(waves) > 8:
+            raise SystemExit
+        yield from begin(group)
+
+    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+        patch.setattr(_Group, "wave", wave)
+        train(settings, killed, bills, progress=False)
+    assert any(group.done and not group.waves for group in waves)
+    train(settings, killed, bills, progress=False)
+    assert metrics_of(killed) == metrics_of(whole) and same(weights_of(killed)[POLICY], weights_of(whole)[POLICY])
+    kept = [RunFolder(folder).load(settings)[0]["corrected"] for folder in (whole, killed)]
+    assert kept[0] == kept[1] and json.loads(kept[0])["rollouts"]
+    steps = [row for row in metrics_of(whole) if row["kind"] == "step"]
+    assert all("first_try_success" in step and "success_at_4" in step for step in steps)
+
+
+def test_corrected_attempts_are_replayed_without_feedback_and_at_other_companies(
+    config, tmp_path, bills, told_what_was_missing, monkeypatch
+):
+    run = Run(config(**GUIDED | STEPS | {"feedback.learn": "successes", "feedback.anonymise": 1.0}), tmp_path, bills)
+    monkeypatch.setattr(run.env.knowledge, "disguise", lambda task_id, rng: lambda text: text.replace("Harbor", "Elm"))
+    seen = learned_by(run, monkeypatch)
+    run.publish()
+    step = run.advance()
+    assert step["groups_kept"] == step["groups_sampled"] == 2 and step["recovery"] == 1
+    assert (step["first_try_success"], step["feedback_success"], step["success_at_1"]) == (0.0, 1.0, 0.0)
+    assert step["feedback_tokens_per_rollout"] > 0 and step["failed_missing_auth"] == 1.0
+    *joint, first, second = seen
+    assert len(joint) == 1 and {s.imitated for s in first + second} == {True} and len(first) > 0
+    for sample in first + second:
+        text = run.codec.decode(sample.tokens)
+        assert "Elm Bank" in text and "Harbor" not in text and Role.FEEDBACK not in sample.roles
+    assert all(Role.FEEDBACK not in s.roles for s in joint[0]) and any(s.imitated for s in joint[0])
+    assert step["corrected/imitation_loss"] > 0 and step["corrected/grad_norm"] > 0
+
+
+def test_an_evaluation_is_without_feedback(config, tmp_path, bills, told_what_was_missing):
+    run = Run(config(**GUIDED | STEPS | {"feedback.teacher": "base"}), tmp_path, bills)
+    run.evaluate()
+    (engine,) = told_what_was_missing
+    assert {p.adapter for p in engine.prompts} == {POLICY}
+    assert not any("earlier attempt" in run.codec.decode(p.tokens) for p in engine.prompts)
 
 
 # --- dreams ----------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from lfo.couplings.memory import Table
 from lfo.envs.base import Tool
 from lfo.protocols import Blank
-from lfo.types import Call, Malformed, Outcome, StopReason, Task, Turn
+from lfo.types import Call, Feedback, Malformed, Outcome, StopReason, Task, Turn
 
 COUNT = Tool("count", "WRITE", "Say a number.", {"number": {"type": "string"}})
 
@@ -65,8 +65,13 @@ class Known:
     def supposed(self, turns, call, reply):
         return (*turns, Turn(call, reply, reply))
 
-    def lesson(self, turn):
-        return turn.observation
+    def feedback(self, turns):
+        return [
+            Feedback(t.status, "", f"Not {t.action.arguments['number']}.", 0.0) for t in turns if t.status == "wrong"
+        ]
+
+    def impersonal(self, turns):
+        return list(turns)
 
     def hindsight(self, turns):
         return next(((i, turn.action) for i, turn in enumerate(turns) if turn.status == "right"), None)
@@ -88,6 +93,9 @@ class Known:
 
     def anonymise(self, example, rng):
         return example.request, list(example.turns), example.call
+
+    def disguise(self, task_id, rng):
+        return lambda text: text
 
     def examine(self, ask, split):
         return {}

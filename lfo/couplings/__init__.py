@@ -5,6 +5,7 @@ from __future__ import annotations
 from lfo.config import ConfigError, RunConfig
 from lfo.couplings.cloning import Cloning
 from lfo.couplings.dream import Dream
+from lfo.couplings.feedback import Guided
 from lfo.couplings.imagine import Imagine, ImagineMemory
 from lfo.couplings.memory import Memory
 from lfo.couplings.noted import Noted, Truth
@@ -18,6 +19,7 @@ __all__ = [
     "WORLD_MODEL",
     "Dream",
     "Echo",
+    "Guided",
     "Imagine",
     "Memory",
     "Noted",
@@ -32,7 +34,8 @@ def make_coupling(config: RunConfig, env: Environment) -> tuple[Codec, Coupling]
     """The codec and the coupling of a run in an environment.
 
     Raises:
-        ConfigError: there is to be a world model of an environment that has nothing to model, or not that.
+        ConfigError: there is to be a world model of an environment that has nothing to model, or not that, or feedback
+            where nobody says anything.
     """
     w = config.world_model
     if w and env.knowledge is None:
@@ -40,8 +43,11 @@ def make_coupling(config: RunConfig, env: Environment) -> tuple[Codec, Coupling]
     if w and w.predict not in env.knowledge.learned:
         known = ", ".join(env.knowledge.learned)
         raise ConfigError(f"world_model.predict is '{w.predict}'; environment '{config.env.name}' knows: {known}.")
+    if config.feedback and env.knowledge is None:
+        raise ConfigError(f"environment '{config.env.name}' says nothing that feedback is made of; leave feedback out.")
     codec = load_codec(config.model, env, in_passing=config.coupling == "echo")
-    return codec, _coupling(config, codec)
+    coupling = _coupling(config, codec)
+    return codec, Guided(config, codec, coupling) if config.feedback else coupling
 
 
 def _coupling(config: RunConfig, codec: Codec) -> Coupling:

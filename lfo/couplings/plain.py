@@ -117,6 +117,12 @@ class Plain:
     def views(self, rollout: Rollout, sample: Sample | None) -> list[Sample]:
         return [sample] if sample else []
 
+    def corrected(self, rollouts: Sequence[Rollout]) -> list[Rollout]:
+        return []
+
+    def metrics(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
+        return {}
+
 
 class Echo(Plain):
     """The world model learns replies in the policy's own forward pass (ECHO, arXiv 2605.24517, eq. 1).

@@ -1,23 +1,25 @@
 """Another attempt at a task: the policy reads what was answered in the earlier ones, instead of anything else.
 
-Needs no learning: the control for whatever is said to make agents learn from failure.
+Needs no learning: the control for whatever is said to make agents learn from failure. A policy that was trained with
+feedback reads what it was trained with: the inner coupling's notes, then the feedback.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from lfo.couplings.feedback import SOURCE, Guided, tell
 from lfo.couplings.plain import ALONE, Plain
 from lfo.protocols import Coupling, Script
 from lfo.rollout.play import Row
 from lfo.text.codec import Codec
-from lfo.types import Role, Rollout
+from lfo.types import Rollout
 
 
 class Retry(Plain):
     """A `Coupling` for later attempts. earlier: task_id -> the attempts so far; first: the coupling of first ones."""
 
-    source = "earlier attempt"
+    source = SOURCE
 
     def __init__(self, codec: Codec, first: Coupling, earlier: Mapping[str, Sequence[Rollout]]):
         super().__init__(ALONE, codec)
@@ -27,11 +29,14 @@ class Retry(Plain):
         lessons = self.lessons(row.attempt.task.task_id)
         if not lessons:
             yield from self.first.before_turn(row)
-        elif not row.noted and self.codec.env.knowledge.intention(row.episode.turns):
-            row.noted = True
-            for lesson in lessons:
-                row.add(self.codec.note(self.source, self.codec.encode(lesson)), Role.NOTE)
+            return
+        if isinstance(self.first, Guided):
+            yield from self.first.inner.before_turn(row)
+        if row.told is None and self.codec.env.knowledge.intention(row.episode.turns):
+            row.told = [self.codec.note(self.source, self.codec.encode(lesson)) for lesson in lessons]
+            tell(row)
 
     def lessons(self, task_id: str) -> list[str]:
-        turns = [turn for attempt in self.earlier.get(task_id, ()) for turn in attempt.turns]
-        return [lesson for turn in turns if (lesson := self.codec.env.knowledge.lesson(turn))]
+        """The same feedback that rules give in training."""
+        attempts = self.earlier.get(task_id, ())
+        return [one.text for attempt in attempts for one in self.codec.env.knowledge.feedback(attempt.turns)]

@@ -26,8 +26,9 @@ TIMED_STEPS = 3  # of a short run; the first of them warms up and is not counted
 
 
 def kind(config: RunConfig) -> str:
-    """Runs of one kind cost about the same: the coupling, or `baseline` where there is no world model."""
-    return config.world_model.coupling if config.world_model else "baseline"
+    """Runs of one kind cost about the same: the coupling, or `baseline` without one, and whether there is feedback."""
+    name = config.world_model.coupling if config.world_model else "baseline"
+    return f"{name}, feedback" if config.feedback else name
 
 
 @dataclasses.dataclass(frozen=True)

@@ -51,7 +51,7 @@ def facts(config: RunConfig) -> dict:
     """What an arm is: policy frozen or trained, who says the notes, and the dials of its world.
 
     notes: "nothing" without a world model; of a coupling that says none, its name; "placebo" of a world model that is
-    taught other calls' replies.
+    taught other calls' replies. Where later attempts read feedback that is said as well.
     """
     w = config.world_model
     if w is None:
@@ -60,6 +60,8 @@ def facts(config: RunConfig) -> dict:
         notes = PLACEBO
     else:
         notes = {"memory": w.recall, "truth": TRUTH, "imagine": WORLD_MODEL}.get(w.coupling, w.coupling)
+    if config.feedback:
+        notes = "feedback" if w is None else f"{notes}, feedback"
     policy = TRAINED if config.policy.learning_rate else FROZEN
     dials = {"circumstances": config.env.circumstances, "replies": config.env.replies}
     return {"policy": policy, "notes": notes, **dials}

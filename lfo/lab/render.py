@@ -28,12 +28,14 @@ COLOURS = {
     Role.ACTION: "0,114,178",
     Role.OBSERVATION: "0,158,115",
     Role.NOTE: "204,121,167",
+    Role.FEEDBACK: "230,159,0",
 }
 ROLES = {
     Role.PROMPT: "the task",
     Role.ACTION: "what the policy wrote: the only tokens its loss sees",
     Role.OBSERVATION: "what the environment answered",
     Role.NOTE: "notes: what would be answered, and who says so",
+    Role.FEEDBACK: "feedback on earlier attempts",
 }
 DROPPED = ": all alike, so dynamic sampling drops the group"
 STYLE = """

@@ -14,6 +14,7 @@ Knows no environment, no coupling and no sampler: adapters leave as peft folders
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -40,6 +41,8 @@ from lfo.text.base import load_base
 from lfo.types import Encoded, Sample
 
 POLICY, WORLD_MODEL = "policy", "world_model"
+CAP = 2.0  # of the importance weight of a sample whose ratio is "capped"
+PUSH = 2.0  # nats, at most, by which a teacher's opinion of one token counts
 DECAY = 0.95  # per update, of the running average of the world model that is published
 
 
@@ -135,7 +138,7 @@ class Learner:
         acting = [samples[i] for i in near]
         base = self.action_logprobs(acting, BASE) if self.config.policy.kl else None
         self.activate(POLICY)
-        loss, replies = self._policy_backward(acting, before, base)
+        loss, replies = self._policy_backward(acting, before, base) if acting else (_add([]), _add([]))
         metrics = _world_metrics(replies) if replies.count else {}
         if loss.count:
             metrics |= {f"policy/{name}": value / loss.count for name, value in loss.metrics.items()}
@@ -172,6 +175,9 @@ class Learner:
             if own is not None:
                 tokens.old_logprobs = torch.tensor([x for i in index for x in own[i]], device=self.device)
                 tokens.weights = tis_weights(tokens.old_logprobs, sampled, c.tis_cap)
+            if any(sample.ratio != "kept" for sample in samples):
+                ratios = [s.ratio for s, where in zip(part, places, strict=True) for _ in where]
+                _without_ratio(tokens, ratios, logprobs[:mine].detach(), sampled)
             if base is not None:
                 tokens.base_logprobs = torch.tensor([x for i in index for x in base[i]], device=self.device)
             scores = Scores(logprobs[:mine], entropies=entropies[0][:mine] if entropies else None)
@@ -202,13 +208,14 @@ class Learner:
         return _add(losses)
 
     def _imitate(self, samples: Sequence[Sample]) -> LossSum:
-        """Backward of `policy.imitate` times the cross-entropy on actions that succeeded in earlier steps."""
+        """Backward of the cross-entropy on actions that succeeded, each sample's times its weight."""
         actions = [acted(sample) for sample in samples]
         count, losses = sum(map(len, actions)), []
-        for _, logprobs, _ in self._scored([s.tokens for s in samples], actions):
-            loss = imitation_loss(logprobs)
-            self._backward(self.config.policy.imitate * loss.mean(count))
-            losses.append(loss)
+        for index, logprobs, _ in self._scored([s.tokens for s in samples], actions):
+            weights = [samples[i].weight for i in index for _ in actions[i]]
+            weighted = imitation_loss(logprobs * torch.tensor(weights, device=self.device))
+            self._backward(weighted.mean(count))
+            losses.append(imitation_loss(logprobs))
         return _add(losses)
 
     def _learn_replies(self, examples: Sequence[Encoded], seed: int) -> dict[str, float]:
@@ -301,6 +308,20 @@ class Learner:
         self.activate(adapter)
         return self._evaluated([s.tokens for s in samples], [acted(s) for s in samples])
 
+    def taught(self, samples: Sequence[Sample]) -> list[Sample]:
+        """The samples; those that are `taught` get advantages: how many nats likelier a teacher finds each token.
+
+        The policy gradient of KL(policy || teacher) on the policy's own tokens, cut at `PUSH` (on-policy distillation,
+        arXiv 2306.13649; with feedback in the teacher's context SDPO, arXiv 2601.20802).
+        """
+        asked = [sample for sample in samples if sample.taught]
+        if not asked:
+            return list(samples)
+        teacher = BASE if self.config.feedback.teacher == "base" else POLICY
+        theirs = iter(self.action_logprobs([sample.taught for sample in asked], teacher))
+        mine = iter(self.action_logprobs(asked))
+        return [_pushed(s, next(theirs), next(mine)) if s.taught else s for s in samples]
+
     @torch.no_grad()
     def surprise(self, examples: Sequence[Encoded]) -> list[float]:
         """Negative log-probability (nats) of each reply under the world model as it is, summed over its tokens."""
@@ -353,6 +374,24 @@ class Learner:
             for name, average in state["averages"].items()
         }
         self.updates = state["updates"]
+
+
+def _without_ratio(tokens: PolicyTokens, ratios: Sequence[str], now: torch.Tensor, sampled: torch.Tensor) -> None:
+    """Where the ratio is dropped, or a capped weight, the old policy is the present one. now, sampled: (N,)."""
+    kept, capped = (
+        torch.tensor([ratio == kind for ratio in ratios], dtype=torch.bool, device=now.device)
+        for kind in ("kept", "capped")
+    )
+    weights = torch.ones_like(now) if tokens.weights is None else tokens.weights
+    tokens.weights = torch.where(kept, weights, torch.where(capped, tis_weights(now, sampled, CAP), 1.0))
+    tokens.old_logprobs = torch.where(kept, tokens.old_logprobs, now)
+
+
+def _pushed(sample: Sample, theirs: Sequence[float], mine: Sequence[float]) -> Sample:
+    advantages = [0.0] * len(sample.tokens)
+    for place, teacher, own in zip(acted(sample), theirs, mine, strict=True):
+        advantages[place] = max(-PUSH, min(PUSH, teacher - own))
+    return dataclasses.replace(sample, advantages=advantages, taught=None)
 
 
 def _told(examples: Sequence[Encoded]) -> tuple[list[tuple[int, ...]], list[range]]:

@@ -36,10 +36,14 @@ class LossSum:
         return self.total / max(1, self.count if global_count is None else global_count)
 
 
-def group_advantages(rewards: torch.Tensor, groups: torch.Tensor, eps: float = 1e-6) -> torch.Tensor:
+def group_advantages(
+    rewards: torch.Tensor, groups: torch.Tensor, eps: float = 1e-6, counted: torch.Tensor | None = None
+) -> torch.Tensor:
     """Rewards normalised within each group (arXiv 2402.03300, section 4.1.2).
 
-    rewards, groups: (B,). Returns (B,): (r - mean) / (std + eps), std over the group with divisor G.
+    rewards, groups: (B,). counted: (B,) bool, whose mean is the baseline, where a group has any; None: everybody's, as
+    in GRPO. With the first attempts' mean a success that was helped keeps an advantage where all that were helped
+    succeed (RLTF-SD, arXiv 2602.02482). Returns (B,): (r - mean) / (std + eps), std over the group with divisor G.
 
     >>> group_advantages(torch.tensor([1., 0., 0., 0.]), torch.zeros(4))
     tensor([ 1.7320, -0.5773, -0.5773, -0.5773])
@@ -48,7 +52,8 @@ def group_advantages(rewards: torch.Tensor, groups: torch.Tensor, eps: float = 1
     for group in groups.unique():
         members = groups == group
         r = rewards[members]
-        out[members] = (r - r.mean()) / (r.std(correction=0) + eps)
+        base = r if counted is None or not counted[members].any() else r[counted[members]]
+        out[members] = (r - base.mean()) / (r.std(correction=0) + eps)
     return out
 
 
@@ -177,16 +182,21 @@ class Dapo:
     def __init__(self, config: RunConfig):
         self.clip = config.policy.clip
         self.budget = config.rollout.max_tokens
+        self.first = bool(config.feedback) and config.feedback.baseline == "first"
 
     def assign(self, groups: Sequence[Sequence[Rollout]], values=None) -> list[Sample]:
-        """Group-relative advantages of reward plus soft overlong penalty, the same for every action token."""
+        """Group-relative advantages of reward plus soft overlong penalty, the same for every action token.
+
+        With `feedback.baseline` first they are relative to those who read no feedback.
+        """
         samples = []
         for group in groups:
             played = [row for row in group if not row.scout]
             lengths = torch.tensor([float(len(row.tokens)) for row in played])
             penalty = overlong_penalty(lengths, self.budget, int(OVERLONG * self.budget))
             rewards = torch.tensor([row.outcome.reward for row in played]) + penalty
-            advantages = group_advantages(rewards, torch.zeros(len(played))).tolist()
+            counted = torch.tensor([not (self.first and row.guided) for row in played])
+            advantages = group_advantages(rewards, torch.zeros(len(played)), counted=counted).tolist()
             for row, a in zip(played, advantages, strict=True):
                 per_token = [a if role == Role.ACTION else 0.0 for role in row.roles]
                 samples.append(Sample(row.tokens, row.roles, row.logprobs, per_token))

@@ -61,6 +61,12 @@ def shuffled(examples: Sequence[Example], seed: int) -> list[Example]:
     return [exchanged[example] for example in examples if example in exchanged]
 
 
+def imitated(rollout: Rollout, weight: float = 1.0) -> Sample:
+    """A success as it is imitated."""
+    tokens, roles = rollout.tokens, rollout.roles
+    return Sample(tokens, roles, rollout.logprobs, [1.0] * len(tokens), imitated=True, weight=weight)
+
+
 def _answered(mine: Example, other: Example) -> Example:
     encoded = Encoded(mine.encoded.prompt, other.encoded.reply)
     return dataclasses.replace(mine, reply=other.reply, status=other.status, encoded=encoded)
@@ -71,6 +77,7 @@ class Successes(Record):
     """The policy's latest successes, each once: for self-imitation (Oh et al. 2018, arXiv 1806.05635).
 
     Their tokens are kept as they were sampled, notes and all; turns and examples, which teach nothing here, are not.
+    Those that were corrected by feedback (`Coupling.corrected`) are kept apart, by another of these.
     """
 
     rollouts: list[Rollout] = dataclasses.field(default_factory=list)
@@ -81,10 +88,9 @@ class Successes(Record):
         old = [row for row in self.rollouts if tuple(row.tokens) not in new]
         self.rollouts = [*old, *(dataclasses.replace(row, turns=[], examples=[]) for row in new.values())][-KEPT:]
 
-    def draw(self, count: int, seed: int) -> list[Sample]:
-        """`count` of them without repetition (fewer where there are fewer), a pure function of the seed; as samples."""
-        drawn = random.Random(seed).sample(self.rollouts, min(count, len(self.rollouts)))
-        return [Sample(r.tokens, r.roles, r.logprobs, [1.0] * len(r.tokens), imitated=True) for r in drawn]
+    def draw(self, count: int, seed: int) -> list[Rollout]:
+        """`count` of them without repetition (fewer where there are fewer), a pure function of the seed."""
+        return random.Random(seed).sample(self.rollouts, min(count, len(self.rollouts)))
 
     def to_json(self) -> str:
         """For a checkpoint."""

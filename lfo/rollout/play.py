@@ -18,7 +18,7 @@ from lfo.rollout.engine import Completion, Prompt
 from lfo.text.codec import Codec
 from lfo.types import Action, Attempt, Example, Role, Rollout
 
-POLICY = "policy"  # the adapter that acts
+POLICY = "policy"  # the adapter that acts, unless a coupling says otherwise
 
 Waves = list[list[Attempt]]
 
@@ -27,7 +27,8 @@ class Row:
     """A rollout in the making.
 
     number: its place among all rows of this `play`, with a session of that name. seed: of the `play`.
-    earlier: the rollouts of the waves before its own. noted: whether its coupling has done what it does once.
+    earlier: the rollouts of the waves before its own. noted: whether its coupling has done what it does once. told: the
+    feedback that it is to read, None before anybody asked. actor: the adapter that acts.
     """
 
     def __init__(self, attempt: Attempt, number: int, seed: int, codec: Codec, responder: Responder | None):
@@ -38,6 +39,8 @@ class Row:
         self.logprobs: list[float] = []
         self.earlier: list[Rollout] = []
         self.noted = False
+        self.told: list[list[int]] | None = None
+        self.actor = POLICY
         self.add(codec.prompt(self.episode.request), Role.PROMPT)
 
     def add(self, ids: Sequence[int], role: Role, logprobs: Sequence[float] | None = None) -> None:
@@ -75,6 +78,8 @@ class Row:
             outcome=episode.outcome(),
             examples=examples,
             scout=attempt.scout,
+            position=attempt.position,
+            actor=self.actor,
         )
 
 
@@ -86,9 +91,8 @@ def script(row: Row, coupling: Coupling, rollout: RolloutConfig) -> Script:
             return
         row.open()
         seed = derive_seed(derive_seed(row.seed, len(row.episode.turns)), row.number, 0)
-        asked = Prompt(
-            list(row.tokens), POLICY, rollout.max_action_tokens, row.codec.end_id, rollout.temperature, seed, row.number
-        )
+        limit, end = rollout.max_action_tokens, row.codec.end_id
+        asked = Prompt(list(row.tokens), row.actor, limit, end, rollout.temperature, seed, row.number)
         (completion,) = yield [asked]
         action = row.say(completion)
         yield from coupling.before_step(row, action)

@@ -10,8 +10,12 @@ from transformers import PreTrainedTokenizerBase
 from lfo.envs.base import ARGS_TAG, from_chat, written
 from lfo.protocols import Blank, Environment, Question
 from lfo.text.codec import Codec, TokenizerError
-from lfo.types import Call
+from lfo.types import Call, Turn
 
+CRITIQUE = (
+    "{request}\n{done}\nThis attempt failed. Say in one or two sentences, for whoever tries again: what was given, what"
+    " was missing or wrong, and what to do first. Give no personal values."
+)
 QUESTION = "{state}\n<|action|>{action}<|/action|>\nWhat is answered?"
 _SAID, _TOLD, _SOURCE = (
     "@@said@@",
@@ -104,6 +108,11 @@ class ChatCodec(Codec):
     def note(self, source: str, reply: Sequence[int]) -> list[int]:
         before, after = (self.encode(part.replace(_SOURCE, source)) for part in self._note)
         return [*before, *(i for i in reply if i != self.reply_end_id), *after]
+
+    def critique(self, request: str, turns: Sequence[Turn], source: str) -> tuple[list[int], int]:
+        done = "\n".join(f"{written(turn.action)} -> {turn.observation}" for turn in turns)
+        asked = [{"role": "user", "content": CRITIQUE.format(request=request, done=done)}]
+        return self.encode(self._render(asked, opened=True, tools=False)), self.end_id
 
     def action_text(self, ids: Sequence[int]) -> str:
         """The message's first tool call in the form of `parse_action`; cut off before a call it is malformed."""

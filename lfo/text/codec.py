@@ -23,7 +23,8 @@ is the environment's affair (`Knowledge.state`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
 
 from transformers import PreTrainedTokenizerBase
 
@@ -81,6 +82,11 @@ class Codec:
         body = [i for i in reply if i != self.reply_end_id]
         return [self._ids["<|note|>"], *self.encode(f"{source}: "), *body, self._ids["<|/note|>"]]
 
+    def critique(self, request: str, turns: Sequence[Turn], source: str) -> tuple[list[int], int]:
+        """What a model reads before it writes feedback, and the token that ends it: the attempt, and a note begun."""
+        begun = [self._ids["<|note|>"], *self.encode(f"{source}: ")]
+        return [*self.encode(_past(request, turns)), *begun], self._ids["<|/note|>"]
+
     def turn(self, call: Call, observed: str) -> list[int]:
         """A call, opener included, and what was observed, as they stand in an episode."""
         return [*self.opener, *self.encode(written(call)), self.end_id, *self.observation(observed)]
@@ -127,6 +133,15 @@ class Codec:
 
     def encoded(self, asked: Question, reply: str) -> Encoded:
         return Encoded(tuple(self.question(asked)), tuple(self.reply(reply)))
+
+    def rewritten(self, tokens: Sequence[int], roles: Sequence[int], change: Callable[[str], str]):
+        """Tokens and roles of a trajectory whose text was changed, stretch by stretch of one role."""
+        out: tuple[list[int], list[int]] = [], []
+        for role, part in itertools.groupby(zip(tokens, roles, strict=True), key=lambda pair: pair[1]):
+            ids = self.encode(change(self.decode([token for token, _ in part])))
+            out[0].extend(ids)
+            out[1].extend([role] * len(ids))
+        return out
 
     def acted(self, request: str, turns: Sequence[Turn], call: Call) -> Encoded:
         """An action as the policy says it, after these turns."""

@@ -41,9 +41,9 @@ def asked_for(text: str) -> str:
     return re.findall(r'"phone_number": "([\d-]*)"', text)[-1]
 
 
-def notes_of(row, codec) -> list[str]:
-    """The texts of a rollout's notes in the `tags` dialect, each with who says it."""
-    text = "".join(text for text, role in spans(row, codec) if role is Role.NOTE)
+def notes_of(row, codec, kind: Role = Role.NOTE) -> list[str]:
+    """The texts of a rollout's notes of a kind in the `tags` dialect, each with who says it."""
+    text = "".join(text for text, role in spans(row, codec) if role is kind)
     found = re.findall(r"<\|note\|>(.*?)<\|/note\|>", text)
     assert text == "".join(f"<|note|>{note}<|/note|>" for note in found)
     return found

@@ -15,6 +15,7 @@ from lfo.couplings.plain import ALONE
 from lfo.couplings.retry import Retry
 from lfo.envs.base import written
 from lfo.envs.phone.knowledge import looked_up
+from lfo.envs.phone.phrasings import parse_reply
 from lfo.envs.phone.tools import form, phone_call
 from lfo.train import train
 from lfo.types import Example, Question, Role, Turn
@@ -74,10 +75,10 @@ def test_a_second_attempt_reads_what_was_handed_over_and_answered(scripted, bank
     assert again.tokens == first.tokens  # nothing was heard yet: the first coupling plays
     earlier["bill"] = [first]
     (again,), engine = scripted(retry, playing(SEARCH, FORM, CALL, ""), [attempt("bill")])
-    answer = first.turns[2].observation
-    assert notes_of(again, bank) == [f"earlier attempt: [] {answer}"]
+    answer = parse_reply(first.turns[2].observation)[1]
+    assert notes_of(again, bank, Role.FEEDBACK) == [f"earlier attempt: Gave nothing. {answer}"]
     assert [p.adapter for p in engine.prompts] == ["policy"] * 4  # nobody imagines anything
-    where = again.roles.index(int(Role.NOTE))
+    where = again.roles.index(int(Role.FEEDBACK))
     assert again.roles[where - 1] == Role.OBSERVATION and again.roles.count(int(Role.ACTION)) > 0
 
 

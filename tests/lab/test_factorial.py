@@ -100,6 +100,8 @@ def no_figure_stays_open():
         ({"world_model": {"coupling": "truth"}, "policy": {"learning_rate": 0}}, (TRUTH, FROZEN)),
         ({"world_model": {"coupling": "shared"}}, ("shared", TRAINED)),
         ({"world_model": {"coupling": "none"}}, ("none", TRAINED)),
+        ({"feedback": {}}, ("feedback", TRAINED)),
+        ({"feedback": {}, "world_model": {}}, (f"{WORLD_MODEL}, feedback", TRAINED)),
     ],
 )
 def test_who_says_the_notes_and_who_learns(settings, expected):

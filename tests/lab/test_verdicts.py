@@ -126,12 +126,13 @@ def test_what_is_no_claim_is_said(tmp_path):
 def test_the_claims_are_about_arms_that_exist(monkeypatch):
     monkeypatch.chdir(ROOT)  # grids name their configs from there
     grids = {"factorial": ["science.yaml"], "ablation": [p.name for p in Path("configs").glob("ablation_*.yaml")]}
+    grids["feedback"] = ["feedback_grid.yaml"]
     for table, files in grids.items():
         arms = {arm for file in files for arm in by_arm(read_grid(Path("configs") / file, "out"))}
         claims = read_claims(CLAIMS, table)
         assert {c.arm for c in claims} | {c.other for c in claims} <= arms
         assert {c.measure for c in claims} <= set(MEASURES) and {c.kind for c in claims} == (
-            {"lead", "times"} if table == "factorial" else {"lead"}
+            {"lead"} if table == "ablation" else {"lead", "times"}
         )
         assert len(set(claims)) == len(claims) and len({(c.text, c.split) for c in claims}) == len(claims)
         assert 2 * len(claims) / DRAWS < 0.05, "no claim of so many could ever be decided"
@@ -154,3 +155,12 @@ def test_the_claims_of_notebook_04_are_the_ones_that_were_agreed():
     assert {c.measure for c in controls} == {"area"} and {c.bar for c in controls} == {0.05}
     others = {"none", "placebo", "shared", "stacked", "dream", "baseline", "table", "nearest", "additive"}
     assert {c.other for c in controls} >= others | {"table_frozen", "nearest_frozen", "additive_frozen"}
+
+
+def test_the_arms_that_two_grids_share_are_the_same_runs(monkeypatch):
+    """Else notebook 08 would train what notebook 04 has trained, in the same folder."""
+    monkeypatch.chdir(ROOT)
+    one, other = (read_grid(Path("configs") / f"{name}.yaml", "out") for name in ("science", "feedback_grid"))
+    shared = set(one) & set(other)
+    assert {folder.parent.name for folder in shared} == {"baseline", "table", "imagine", "truth_frozen"}
+    assert all(one[folder] == other[folder] for folder in shared)

@@ -347,8 +347,10 @@ def test_the_base_is_what_it_was_and_adapters_go_on_training(make_learner, sampl
 
 def test_imitation_is_cross_entropy_on_the_actions_of_earlier_successes(make_learner, samples):
     """Its own mean over tokens, beside DAPO's; what was sampled then, and with which probability, does not matter."""
-    earlier = [dataclasses.replace(s, old_logprobs=[-9.0] * len(s.tokens), imitated=True) for s in samples[1:3]]
-    slope, found, new = added(make_learner, samples, earlier, **{"policy.imitate": 0.5})
+    earlier = [
+        dataclasses.replace(s, old_logprobs=[-9.0] * len(s.tokens), imitated=True, weight=0.5) for s in samples[1:3]
+    ]
+    slope, found, new = added(make_learner, samples, earlier)
     model, logprobs = plain_policy(make_learner(), earlier)
     assert close(slope, slopes(-0.5 * logprobs.mean(), model), rtol=1e-3)
     assert new == {"policy/imitation_loss"}

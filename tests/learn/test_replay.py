@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from lfo.learn.replay import KEPT, ReplayBuffer, Successes, shuffled
+from lfo.learn.replay import KEPT, ReplayBuffer, Successes, imitated, shuffled
 from lfo.types import Call, Encoded, Example, Role, Turn
 
 
@@ -125,12 +125,13 @@ def test_what_is_imitated_is_what_was_sampled_and_drawn_by_the_seed_alone(won):
     successes, rows = Successes(), [won(i) for i in range(20)]
     assert successes.draw(8, 0) == []
     successes.add(rows)
-    drawn = successes.draw(8, 0)
-    assert len({s.tokens[2] for s in drawn}) == 8 and drawn == successes.draw(8, 0) != successes.draw(8, 1)
+    drawn = [imitated(row, 0.5) for row in successes.draw(8, 0)]
+    again, other = ([imitated(row, 0.5) for row in successes.draw(8, seed)] for seed in (0, 1))
+    assert len({s.tokens[2] for s in drawn}) == 8 and drawn == again != other
     for sample in drawn:
         row = rows[sample.tokens[2]]
         assert (sample.tokens, sample.roles, sample.old_logprobs) == (row.tokens, row.roles, row.logprobs)
-        assert sample.imitated and not sample.distilled and sample.heard is None
+        assert sample.imitated and sample.weight == 0.5 and not sample.distilled and sample.heard is None
         assert Role.ACTION in sample.roles and len(sample.advantages) == len(sample.tokens)
     assert len(successes.draw(100, 0)) == 20
 

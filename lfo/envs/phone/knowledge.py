@@ -10,7 +10,7 @@ import dataclasses
 import json
 import random
 import re
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 
 from lfo.envs.base import written
 from lfo.envs.phone import phrasings
@@ -19,15 +19,23 @@ from lfo.envs.phone.csr import CsrSimulator, DreamtCsr
 from lfo.envs.phone.grammar import Grammar
 from lfo.envs.phone.records import Company, PhoneTask
 from lfo.envs.phone.tools import FORM, PHONE, SEARCH, form, phone_call, search, search_company
-from lfo.envs.phone.vocabulary import DEPARTMENT_OF_GOAL, canonical, circumstances_in, goals_in
+from lfo.envs.phone.vocabulary import DEPARTMENT_OF_GOAL, FIELDS, canonical, circumstances_in, goals_in
 from lfo.envs.phone.world import LEVELS, World
 from lfo.protocols import Blank, Question, Teller
-from lfo.types import Action, Call, Example, Malformed, Turn
+from lfo.types import Action, Call, Example, Feedback, Malformed, Turn
 
 _NUMBER = re.compile(r"\d{3}-\d{3}-\d{4}")
 _SOME_NUMBER = "800-555-0100"
 SENT = ("routing_violation", "wrong_department")  # what sends a caller elsewhere
 LONGEST_WAY = 6  # calls
+SERVED = "served"
+# What a reply's status is called in feedback; others say nothing.
+KINDS = {
+    "auth_failed": "missing_auth",
+    "routing_violation": "wrong_order",
+    "wrong_department": "wrong_department",
+    "success": SERVED,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,11 +103,56 @@ class PhoneKnowledge:
         return (*turns, Turn(call, json.dumps({"status": "success", "message": f"{name}. Done."}), "success"))
 
     def lesson(self, turn: Turn) -> str:
-        """Which fields were handed over in a call, or asked for in a form that was declined, and what was answered."""
+        """Which fields were handed over in a call, or asked for in a form that was declined, and what was answered.
+
+        What the embedded base was pretrained to read (data/base/recipe.py).
+        """
         if turn.tool == PHONE:
             return f"{json.dumps(list(turn.action.arguments['auth_info']))} {turn.observation}"
         declined = turn.tool == FORM and turn.status == "declined"
         return f"{json.dumps(turn.action.arguments['fields'])} {turn.observation}" if declined else ""
+
+    def feedback(self, turns: Sequence[Turn]) -> list[Feedback]:
+        """One record per call, per form that was declined and per call that could not be read.
+
+        kind: missing_auth, wrong_value, wrong_order, wrong_department, declined_form, malformed_call, or served, which
+        alone is no failure. Reads what the agent said and was told, and nothing of the episode besides. In plain words:
+        the untrained base succeeds in 61 of 92 second attempts (world 100, greedy) that read them, and in 16 that read
+        `lesson`, whose JSON looks like the answer to a call: it fills in the form and hangs up.
+        """
+        found = []
+        for turn in turns:
+            if isinstance(turn.action, Malformed):
+                found.append(Feedback("malformed_call", "", f"A call could not be read. {turn.action.reason}", 0.0))
+            elif turn.tool == FORM and turn.status == "declined":
+                asked = phrasings.oxford(turn.action.arguments["fields"])
+                text = f"The form asked for {asked} and was declined: too much."
+                found.append(Feedback("declined_form", FORM, text, 0.0))
+            elif turn.tool == PHONE and (kind := _kind(turn.observation)):
+                given, message = turn.action.arguments["auth_info"], phrasings.parse_reply(turn.observation)[1]
+                text = f"Gave {_named(given)}. {phrasings.in_short(message)}"
+                number = turn.action.arguments["phone_number"]
+                found.append(Feedback(kind, number, text, float(kind == SERVED)))
+        return found
+
+    def impersonal(self, turns: Sequence[Turn]) -> list[Turn]:
+        """Values that the user gave are handles, as in `values: reference`.
+
+        Fields and numbers that nobody has may be anything, and are left out, as are calls that could not be read.
+        """
+        kept = []
+        for turn in turns:
+            action, observation = turn.action, turn.observation
+            if turn.tool == PHONE:
+                handles = {field: f"@{field}" for field in action.arguments["auth_info"] if field in FIELDS}
+                number = action.arguments["phone_number"]
+                action = phone_call(number if number in self._directory else "", handles)
+            elif turn.tool == FORM and turn.status == "ok":
+                data = json.loads(observation)
+                observation = json.dumps({f: data[f] if f == "unavailable" else f"@{f}" for f in data})
+            if not isinstance(action, Malformed):
+                kept.append(Turn(action, observation, turn.status))
+        return kept
 
     def hindsight(self, turns: Sequence[Turn]) -> tuple[int, Call] | None:
         """The form, after the directory: the one that led to success, or all that was named to empty hands."""
@@ -179,16 +232,20 @@ class PhoneKnowledge:
         """
         if _NUMBER.search(example.reply):
             return example.request, list(example.turns), example.call
-        turns = _with_thinned_directory(example, rng)
-        company = self._company_of[example.task_id]
+        turns, masked = _with_thinned_directory(example, rng), self.disguise(example.task_id, rng)
+        turns = [Turn(_masked_action(t.action, masked), masked(t.observation), t.status) for t in turns]
+        return masked(example.request), turns, _masked_action(example.call, masked)
+
+    def disguise(self, task_id: str, rng: random.Random) -> Callable[[str], str]:
+        """Another first word in the company's name, other numbers of its departments."""
+        company = self._company_of[task_id]
         own, other = re.compile(rf"\b{re.escape(company.name.split()[0])}\b"), rng.choice(self._names)
         made_up = {d.phone: d.phone[:-4] + f"{rng.randrange(10_000):04d}" for d in company.departments}
 
         def masked(text: str) -> str:
             return _NUMBER.sub(lambda number: made_up.get(number[0], number[0]), own.sub(other, text))
 
-        turns = [Turn(_masked_action(t.action, masked), masked(t.observation), t.status) for t in turns]
-        return masked(example.request), turns, _masked_action(example.call, masked)
+        return masked
 
     # --- what it knows ------------------------------------------------------------------------
 
@@ -242,6 +299,18 @@ class PhoneKnowledge:
             "rule_accuracy_way": sum(sent) / max(1, len(sent)),
             "n": len(hits),
         }
+
+
+def _kind(reply: str) -> str:
+    """What a reply on the phone is called in feedback; "" where it says nothing that can be read."""
+    status, message = phrasings.parse_reply(reply)
+    wrong = status == "auth_failed" and "mismatch" in message.lower()
+    return "wrong_value" if wrong else KINDS.get(status, "")
+
+
+def _named(fields: Iterable[str]) -> str:
+    """Fields as they are spoken of; what is none, an agent has made up."""
+    return phrasings.oxford([FIELDS[field] for field in fields if field in FIELDS]) or "nothing"
 
 
 def looked_up(world: World, company_id: str) -> tuple[Turn]:

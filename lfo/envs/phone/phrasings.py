@@ -82,6 +82,7 @@ PHRASINGS: dict[str, dict[str, tuple[str, ...]]] = {
 STYLES = ("formal", "conversational", "direct", "apologetic")
 UNKNOWN_NUMBER = "This number is not in service."
 NOTHING_MORE = "nothing more"  # is demanded for a circumstance
+_BECAUSE = "the following: "  # reasons come after it
 IN_ANY_CASE = "and in any case"  # what follows, a department demands whatever the circumstances
 SITUATION_STATUS = {
     "missing": "auth_failed",
@@ -143,7 +144,7 @@ def _demanded(fields: Sequence[str], each: Mapping[str, str]) -> str:
         return f"your {_named(fields)}"
     said = [f"{reason}, {f'your {FIELDS[field]}' if field else NOTHING_MORE}" for reason, field in each.items()]
     said += [f"{IN_ANY_CASE} your {_named(fields)}"] if fields else []
-    return f"the following: {'; '.join(said)}"
+    return f"{_BECAUSE}{'; '.join(said)}"
 
 
 _SPOKEN = re.compile("|".join(sorted((re.escape(v) for v in FIELDS.values()), key=len, reverse=True)))
@@ -188,6 +189,13 @@ def meaning(text: str) -> Hashable:
     if not isinstance(data, dict) or "status" in data:
         return read_reply(text)
     return "answer", frozenset(data), frozenset(_DEPARTMENT.findall(text))
+
+
+def in_short(message: str) -> str:
+    """A CSR message without reasons: the fields that it names, once each."""
+    before, reasons, _ = message.partition(_BECAUSE)
+    fields = canonical(requested_fields(message))
+    return f"{before}your {_named(fields)}{message[-1]}" if reasons and fields else message
 
 
 def spoken(text: str) -> str:

@@ -1,0 +1,232 @@
+"""Feedback-guided DAPO: later rollouts of a group read what went wrong in earlier ones; the policy is to do without.
+
+`Feedback` stands around any other coupling. It deals the rollouts of a group out in waves, and sets what the failed
+attempts of the earlier waves were told into the context of the later ones, after whatever the inner coupling notes. A
+teacher (the policy, or the frozen base) plays these; `feedback.learn` says what the policy makes of them. Closest: ERL
+(arXiv 2602.13949), RLTF-SD (arXiv 2602.02482), SDPO (arXiv 2601.20802); docs/feedback.md says what differs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections import Counter
+from collections.abc import Generator, Sequence
+
+from lfo.config import RunConfig, derive_seed
+from lfo.couplings.imagine import REPLY_TOKENS
+from lfo.couplings.noted import without
+from lfo.protocols import Coupling, Question, Script
+from lfo.rollout.engine import Prompt
+from lfo.rollout.play import Row, Waves
+from lfo.text.codec import Codec
+from lfo.types import Example, Feedback, Role, Rollout, Sample, Task, Turn, by_group
+
+SOURCE = "earlier attempt"  # who says a note on one
+BASE = "base"  # the model without adapters
+READ = 5  # turns of an attempt, the last ones, that a model reads before it writes feedback
+
+Told = Generator[list[Prompt], list, list[Feedback]]  # a script whose result is feedback
+RATIO = {"free": "dropped", "capped": "capped"}
+
+
+class Guided:
+    """A `Coupling` around another one, which does whatever is not said here."""
+
+    def __init__(self, config: RunConfig, codec: Codec, inner: Coupling):
+        self.config, self.feedback, self.codec, self.inner = config, config.feedback, codec, inner
+        self.heard: dict[Example, list[Feedback]] = {}  # what failed, for the control
+
+    def __getattr__(self, name: str):
+        return getattr(self.inner, name)
+
+    # --- sampling -----------------------------------------------------------------------------
+
+    def waves(self, task: Task, group: int, seed: int, size: int) -> Waves:
+        """Scouts and first attempts, then `feedback.wave` rollouts at a time; all at once without feedback."""
+        attempts = [attempt for wave in self.inner.waves(task, group, seed, size) for attempt in wave]
+        if not self.guides(group):
+            return [attempts]
+        scouts = [attempt for attempt in attempts if attempt.scout]
+        played = [attempt for attempt in attempts if not attempt.scout]
+        played = [dataclasses.replace(attempt, position=i) for i, attempt in enumerate(played, start=1)]
+        first, rest = played[: self.feedback.start - 1], played[self.feedback.start - 1 :]
+        wave = self.feedback.wave or max(1, len(rest))
+        return [[*scouts, *first], *(rest[i : i + wave] for i in range(0, len(rest), wave))]
+
+    def guides(self, group: int) -> bool:
+        """Whether this group, the task with that number of the run, gets feedback."""
+        left = 1 - group / self.config.task_budget if self.feedback.decay else 1
+        return random.Random(derive_seed(self.config.seed, "feedback", group)).random() < self.feedback.share * left
+
+    def before_turn(self, row: Row) -> Script:
+        """On the first turn, what there is to tell, and who acts; once the inner coupling may note, the telling.
+
+        It takes no more than half of what is left of the trajectory.
+        """
+        if row.told is None:
+            told = yield from self.lessons(row)
+            row.told = [self.codec.note(SOURCE, self.codec.encode(one.text)) for one in told]
+            if row.told and self.feedback.teacher == BASE:
+                row.actor = BASE
+        yield from self.inner.before_turn(row)
+        if row.told and row.episode.stop is None and self.codec.env.knowledge.intention(row.episode.turns):
+            room = (self.config.rollout.max_tokens - len(row.tokens)) // 2
+            while sum(map(len, row.told)) > room:
+                row.told.pop(0)  # the oldest
+            tell(row)
+
+    def lessons(self, row: Row) -> Told:
+        """What the attempts that failed before this one have to tell, by `feedback.accumulate`."""
+        failed, found = [one for one in row.earlier if not (one.scout or one.success)], []
+        if failed and self.feedback.source == "shuffled":
+            found = self._of_others(row, len(failed))
+        else:
+            for one in failed:
+                said = yield from self._of_attempt(row.episode.request, one.turns)
+                found += [dataclasses.replace(record, attempt=one.position) for record in self._within(said)]
+        return accumulated(found, self.feedback.accumulate)
+
+    def _of_attempt(self, request: str, turns: Sequence[Turn]) -> Told:
+        source, found = self.feedback.source, []
+        if source == "imagined":
+            turns = yield from self._imagined(request, turns)
+        if source != "model":
+            found = self.codec.env.knowledge.feedback(turns)
+        if source in ("model", "both"):
+            found += yield from self._written(request, turns)
+        return found
+
+    def _within(self, found: Sequence[Feedback]) -> list[Feedback]:
+        """As many of one attempt as fit into `feedback.max_tokens`, whole ones, from the first on."""
+        kept, room = [], self.feedback.max_tokens
+        for one in found:
+            room -= len(self.codec.encode(one.text))
+            if room < 0:
+                break
+            kept.append(one)
+        return kept
+
+    def _imagined(self, request: str, turns: Sequence[Turn]) -> Generator[list[Prompt], list, list[Turn]]:
+        """The turns as the world model would have answered them."""
+        codec, predict = self.codec, self.config.world_model.predict
+        asked = [i for i, turn in enumerate(turns) if turn.tool in codec.env.knowledge.learned[predict]]
+        questions = [codec.question(Question(request, tuple(turns[:i]), turns[i].action)) for i in asked]
+        listener, end = self.inner.layout.listener, codec.reply_end_id
+        replies = yield [Prompt(question, listener, REPLY_TOKENS, end, 0.0) for question in questions]
+        said = dict(zip(asked, (codec.reply_text(reply.tokens) for reply in replies), strict=True))
+        return [dataclasses.replace(turn, observation=said.get(i, turn.observation)) for i, turn in enumerate(turns)]
+
+    def _written(self, request: str, turns: Sequence[Turn]) -> Told:
+        """What the model without adapters writes who has read the last turns, with nothing personal in them."""
+        turns = self.codec.env.knowledge.impersonal(turns)[-READ:]
+        prompt, end = self.codec.critique(request, turns, SOURCE)
+        (said,) = yield [Prompt(prompt, BASE, self.feedback.max_tokens, end, 0.0)]
+        text = self.codec.decode([i for i in said.tokens if i != end]).partition("<|")[0].strip()
+        return [Feedback("written", "", text, 0.0)] if text else []
+
+    def _of_others(self, row: Row, count: int) -> list[Feedback]:
+        """The control: as much, of what went wrong at other tasks in earlier steps."""
+        mine = row.attempt.task.task_id
+        others = [one for example, found in self.heard.items() if example.task_id != mine for one in found]
+        rng = random.Random(derive_seed(row.attempt.seed, "shuffled", row.attempt.position))
+        return self._within(rng.sample(others, min(count, len(others))))
+
+    def hear(self, examples: Sequence[Example]) -> None:
+        self.inner.hear(examples)
+        for example in examples if self.feedback.source == "shuffled" else ():
+            found = self.codec.env.knowledge.feedback([Turn(example.call, example.reply, example.status)])
+            self.heard.setdefault(example, [one for one in found if one.score < 1])
+
+    # --- learning -----------------------------------------------------------------------------
+
+    def views(self, rollout: Rollout, sample: Sample | None) -> list[Sample]:
+        """By `feedback.learn`; rollouts that read no feedback as the inner coupling has it.
+
+        The replies that are learned in passing stay in the context that was sampled in.
+        """
+        views, learn = self.inner.views(rollout, sample), self.feedback.learn
+        if not rollout.guided:
+            return views + (self._taught(rollout) if learn == "kl" else [])
+        if learn == "sampled":
+            return views
+        listened = [dataclasses.replace(view, advantages=None) for view in views if view.heard]
+        if sample is None or learn == "kl" or (learn == "successes" and not rollout.success):
+            return listened
+        views = [dataclasses.replace(without(view, Role.FEEDBACK), heard=None, distilled=False) for view in views]
+        if learn == "successes":
+            return listened + [dataclasses.replace(view, imitated=True) for view in views]
+        return listened + [dataclasses.replace(view, ratio=RATIO[learn]) for view in views]
+
+    def _taught(self, rollout: Rollout) -> list[Sample]:
+        """A failed attempt beside itself with feedback on it, where that would have stood: SDPO (arXiv 2601.20802)."""
+        knowledge, turns = self.codec.env.knowledge, rollout.turns
+        told = [] if rollout.success else self._within(knowledge.feedback(turns))
+        at = next((i for i in range(len(turns)) if knowledge.intention(turns[:i])), None)
+        if not told or at is None:
+            return []
+        note = [i for one in told for i in self.codec.note(SOURCE, self.codec.encode(one.text))]
+        acts = Role.ACTION
+        begins = [t for t, role in enumerate(rollout.roles) if role == acts and t and rollout.roles[t - 1] != acts]
+        cut, none = begins[at] - len(self.codec.opener), [0.0] * len(rollout.tokens)
+        mine = Sample(rollout.tokens, rollout.roles, rollout.logprobs, none)
+        tokens = [*rollout.tokens[:cut], *note, *rollout.tokens[cut:]]
+        roles = [*rollout.roles[:cut], *[int(Role.FEEDBACK)] * len(note), *rollout.roles[cut:]]
+        nothing = [0.0] * len(tokens)
+        return [dataclasses.replace(mine, taught=Sample(tokens, roles, nothing, nothing))]
+
+    def corrected(self, rollouts: Sequence[Rollout]) -> list[Rollout]:
+        """Successes with feedback, as if nobody had told them."""
+        found = []
+        for one in rollouts if self.feedback.updates else ():
+            if one.guided and one.success:
+                bare = without(Sample(one.tokens, one.roles, one.logprobs, None), Role.FEEDBACK)
+                found.append(dataclasses.replace(one, tokens=bare.tokens, roles=bare.roles, logprobs=bare.old_logprobs))
+        return found
+
+    # --- what is logged -----------------------------------------------------------------------
+
+    def metrics(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
+        """See docs/metrics.md."""
+        failed = [one for one in rollouts if not one.success]
+        told = [sum(role == Role.FEEDBACK for role in one.roles) for one in rollouts]
+        found = [self.codec.env.knowledge.feedback(one.turns) for one in failed]
+        kinds = Counter(kind for records in found for kind in {record.kind for record in records if record.score < 1})
+        places = sorted({one.position for one in rollouts if one.position})
+        shares = {
+            "first_try_success": [one.success for one in rollouts if not one.guided],
+            "feedback_success": [one.success for one in rollouts if one.guided],
+            **{f"success_at_{k}": [one.success for one in rollouts if one.position == k] for k in places},
+            "recovery": _recovered(rollouts),
+        }
+        return {
+            **self.inner.metrics(rollouts),
+            **{name: sum(found) / len(found) for name, found in shares.items() if found},
+            "feedback_tokens_per_rollout": sum(told) / max(1, len(told)),
+            **{f"failed_{kind}": count / len(failed) for kind, count in sorted(kinds.items())},
+        }
+
+
+def tell(row: Row) -> None:
+    """Set what a row is to be told into its context."""
+    for note in row.told:
+        row.add(note, Role.FEEDBACK)
+    row.told = []
+
+
+def accumulated(found: Sequence[Feedback], how: str) -> list[Feedback]:
+    """Of the feedback on several attempts, in their order, what is told. The same words are told once.
+
+    all: everything; last: of the last attempt that has any; summary: of each callee what was said last.
+    """
+    if how == "last":
+        found = [one for one in found if one.attempt == found[-1].attempt]
+    if how == "summary":
+        found = list({one.about: one for one in found}.values())
+    return list({one.text: one for one in found}.values())
+
+
+def _recovered(rollouts: Sequence[Rollout]) -> list[bool]:
+    """Of each group that got feedback, whether an attempt with it succeeded."""
+    groups = by_group(one for one in rollouts if one.guided).values()
+    return [any(one.success for one in group) for group in groups]
