@@ -1,4 +1,4 @@
-"""The command line: ``lfo generate | plan | train | serve | sweep | evaluate | diagnose | report | play | ...``.
+"""The command line: ``lfo generate | shell | plan | train | serve | sweep | evaluate | diagnose | report | ...``.
 
 Thin: every command parses, calls one library function and prints where the result is. Errors that
 a user can mend end in one sentence, not in a traceback.
@@ -42,6 +42,15 @@ def _add_environment(commands) -> None:
     play.add_argument("--policy", default="", help="reference policy; without it you type what to do")
     play.add_argument("--seed", type=int, default=0)
     play.set_defaults(act=_play)
+
+    shell = commands.add_parser("shell", help="tasks of the shell world: certify ours, or import a public set")
+    whats = shell.add_subparsers(dest="what", required=True)
+    certify = whats.add_parser("certify", help="does each task hold what it says, in the sandbox?")
+    certify.add_argument("--seed", type=int, default=0, help="world seed")
+    certify.set_defaults(act=_certify)
+    public = whats.add_parser("import", help="read LifelongAgentBench's or AgentBench's tasks, and certify them")
+    public.add_argument("file", type=Path, help="JSON or JSONL")
+    public.set_defaults(act=_import)
 
 
 def _add_training(commands) -> None:
@@ -175,6 +184,28 @@ def _generate(args) -> None:
 
     world = generate_world(args.seed, args.circumstances)
     print(f"wrote {len(world.companies)} companies and {len(world.tasks)} tasks to {save_with_card(world, args.out)}")
+
+
+def _certify(args) -> None:
+    from lfo.envs.shell import draw_world
+    from lfo.envs.shell.oracle import certify
+
+    world = draw_world(args.seed)
+    _print_verdicts(certify(world.tasks, world.house))
+
+
+def _import(args) -> None:
+    from lfo.envs.shell.oracle import certify
+    from lfo.envs.shell.public import read_public
+
+    _print_verdicts(certify(read_public(args.file)))
+
+
+def _print_verdicts(verdicts) -> None:
+    for verdict in verdicts:
+        if verdict.problem:
+            print(f"{verdict.task.task_id} ({verdict.task.sample_index}): {verdict.problem}")
+    print(f"{sum(not verdict.problem for verdict in verdicts)} of {len(verdicts)} tasks certified")
 
 
 def _plan(args) -> None:

@@ -60,9 +60,10 @@ class EnvConfig:
     )  # of all tasks
     circumstances: Annotated[int, Field(strict=True, ge=0, le=6)] = 4  # kinds of them in requests; 0: a table suffices
     replies: Literal["list", "reasons"] = "reasons"  # reasons: who refuses says what each circumstance demands
-    max_turns: Positive = 16  # agent actions
+    max_turns: Positive | None = None  # agent actions; None: what the environment decides (phone 16, shell 5)
     values: Literal["literal", "reference"] = "literal"  # reference: personal data is handed over as @email
     reward: Literal["binary", "shaped"] = "binary"  # what the policy trains on; figures always report binary success
+    rewards: tuple[float, float, float] = (1.0, -0.5, 0.0)  # shell: of a correct, an incorrect and an unknown end
 
 
 @settings

@@ -92,21 +92,23 @@ def parse_action(text: str, tools: Mapping[str, Tool]) -> Action:
 _NAME = re.compile(r'"name"\s*:\s*"(\w+)"')
 
 
-def from_chat(message: str) -> str:
+def from_chat(message: str, tools: Mapping[str, Tool] | None = None) -> str:
     """A chat model's message as an action: its first ``<tool_call>{"name": ..., "arguments": ...}</tool_call>``.
 
-    Thinking (``<think>...</think>``, or the rest of a message where it never ends) and all other text is
-    left out. A message without a call is the empty action; a broken call becomes an action that
-    `parse_action` finds malformed. Never raises; half a surrogate pair, which is no text, becomes a question mark.
+    Without one, the first ``Act: NAME`` of a tool that takes one argument at most, which are the fenced blocks after
+    it, joined (the text protocol of AgentBench, arXiv 2308.03688). Thinking (``<think>...</think>``, or the rest of a
+    message where it never ends) and all other text is left out. A message without a call is the empty action; a broken
+    call becomes an action that `parse_action` finds malformed. Never raises; half a surrogate pair, which is no text,
+    becomes a question mark.
     """
-    return _called(message).encode(errors="replace").decode()
+    return _called(message, tools or {}).encode(errors="replace").decode()
 
 
-def _called(message: str) -> str:
+def _called(message: str, tools: Mapping[str, Tool]) -> str:
     spoken = message.rpartition("</think>")[2].partition("<think>")[0]
     _, opened, rest = spoken.partition("<tool_call>")
     if not opened:
-        return ""
+        return _acted(spoken, tools)
     payload = rest.partition("</tool_call>")[0]
     try:
         call = json.loads(payload, object_pairs_hook=_unique)
@@ -115,6 +117,19 @@ def _called(message: str) -> str:
     except (ValueError, RecursionError, TypeError, KeyError):
         named = _NAME.search(payload)
         return f"{named[1] if named else ''}{ARGS_TAG}{payload.strip()}"
+
+
+_ACT = re.compile(r"^[ \t]*Act:[ \t]*(\w+)[ \t]*$", re.MULTILINE)
+_FENCED = re.compile(r"^```\w*\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def _acted(spoken: str, tools: Mapping[str, Tool]) -> str:
+    act = _ACT.search(spoken)
+    if act is None or act[1] not in tools or len(tools[act[1]].parameters) > 1:
+        return ""
+    blocks = _FENCED.findall(spoken[act.end() :])
+    arguments = dict.fromkeys(tools[act[1]].parameters, "".join(blocks).rstrip("\n")) if blocks else {}
+    return f"{act[1]}{ARGS_TAG}{json.dumps(arguments)}"
 
 
 def _unique(pairs: list[tuple[str, object]]) -> dict:

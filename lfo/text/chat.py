@@ -119,7 +119,7 @@ class ChatCodec(Codec):
         ids = list(ids)
         closed = bool(ids) and ids[-1] == self.end_id
         message = self.decode(ids[:-1] if closed else ids)
-        return from_chat(message) or ("" if closed else ARGS_TAG + message)
+        return from_chat(message, self.env.tools) or ("" if closed else ARGS_TAG + message)
 
     def turn(self, call: Call, observed: str) -> list[int]:
         said = self._calling(call).partition(self.decode([self.end_id]))[0]

@@ -11,7 +11,7 @@ import functools
 
 from lfo.config import EnvConfig
 from lfo.envs.phone.environment import PhoneCallEnv, PhoneEnvironment
-from lfo.envs.phone.episode import Rules
+from lfo.envs.phone.episode import AS_DECIDED, Rules
 from lfo.envs.phone.world import World, generate_world, load_world
 
 __all__ = ["PhoneCallEnv", "PhoneEnvironment", "Rules", "World", "generate_world", "load_world", "make"]
@@ -21,6 +21,7 @@ _world = functools.lru_cache(maxsize=2)(generate_world)  # drawing one takes a w
 
 def make(config: EnvConfig, held_out_phrasing: bool = False) -> PhoneEnvironment:
     """The environment of a run: the world of `world_seed`, tasks of `levels` only."""
-    rules = Rules(max_turns=config.max_turns, values=config.values, reward=config.reward, replies=config.replies)
+    turns = config.max_turns or AS_DECIDED.max_turns
+    rules = Rules(max_turns=turns, values=config.values, reward=config.reward, replies=config.replies)
     world = _world(config.world_seed, config.circumstances)
     return PhoneEnvironment(world, rules, config.levels, held_out_phrasing)

@@ -1,0 +1,61 @@
+"""Whether tasks are what they say: the ground truth passes, doing nothing fails, a wrong neighbour fails."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+
+from lfo.envs.shell.machines import Desk, HiddenHouse
+from lfo.envs.shell.records import ShellTask
+from lfo.envs.shell.sandbox import AS_USUAL, Limits, Sandbox, SandboxError
+
+AT_ONCE = 4  # sandboxes
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """problem: why a task is none, "" where it is one."""
+
+    task: ShellTask
+    problem: str
+
+
+def certify(tasks: Iterable[ShellTask], house: HiddenHouse | None = None, limits: Limits = AS_USUAL) -> list[Verdict]:
+    """What the oracle says of each task, in their order.
+
+    Raises:
+        SandboxError: there can be no sandbox here.
+    """
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return list(pool.map(lambda task: Verdict(task, problem(task, house, limits)), tasks))
+
+
+def problem(task: ShellTask, house: HiddenHouse | None = None, limits: Limits = AS_USUAL) -> str:
+    """What is wrong with a task, "" for nothing."""
+    try:
+        nothing, truth = _tried(task, task.ground_truth, house, limits)
+        wrong = task.neighbour and _tried(task, task.neighbour, house, limits)[1]
+    except SandboxError as error:
+        return str(error)
+    if nothing:
+        return "doing nothing passes"
+    if wrong:
+        return "the wrong neighbour passes"
+    return "" if truth else "the ground truth does not pass"
+
+
+def _tried(task: ShellTask, script: str, house: HiddenHouse | None, limits: Limits) -> tuple[bool, bool]:
+    """Whether a task passes before and after a script.
+
+    Raises:
+        SandboxError: there can be no sandbox here, or the initialization fails or takes too long.
+    """
+    desk = Desk(house, task.machine) if house and task.machine else None
+    with Sandbox(limits, desk.tools if desk else (), desk) as box:
+        made = box.run(task.initialization)
+        if made.status != 0:
+            raise SandboxError(f"the initialization exits with {made.status}: {made.output[:200].strip()}")
+        before = box.run(task.evaluation).status == 0
+        box.run(script)
+        return before, box.run(task.evaluation).status == 0
