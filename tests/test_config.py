@@ -142,8 +142,8 @@ def dotted_names() -> set[str]:
 
 
 def named_in(data: dict) -> set[str]:
-    """The settings, by dotted name, that a config or a grid sets; a grid's `seeds` are its `seed`."""
-    names = {"seed"} if "seeds" in data else set()
+    """The settings, by dotted name, that a config or a grid sets; a grid's `seeds` and `worlds` are seeds."""
+    names = {name for key, name in {"seeds": "seed", "worlds": "env.world_seed"}.items() if key in data}
     for settings in (data, data.get("fixed", {}), data.get("grid", {}), *data.get("arms", {}).values()):
         for key, value in settings.items():
             group = GROUPS.get(key) if isinstance(value, dict) else None
