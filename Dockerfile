@@ -4,10 +4,10 @@
 FROM python:3.11-slim-bookworm
 
 # Debian's packages move with the image; every package that decides a result is pinned in pyproject.toml.
-# The compiler is for kernels that Triton and vLLM build when they first run.
+# The compiler is for kernels that Triton and vLLM build when they first run, bubblewrap for the shell world.
 # hadolint ignore=DL3008
 RUN apt-get update \
-    && apt-get install --yes --no-install-recommends g++ make \
+    && apt-get install --yes --no-install-recommends bubblewrap g++ make \
     && rm -rf /var/lib/apt/lists/* \
     && useradd --create-home lfo \
     && install --directory --owner=lfo --group=lfo /app

@@ -54,13 +54,12 @@ def success_by_level(runs: Runs) -> plt.Figure:
     """Success at the last evaluation by level and split, with Wilson 95% intervals."""
     table = final_table(runs)
     table = table[table["level"] != "all"]
-    fig, axes = plt.subplots(1, 2, figsize=(11, 3.6), sharey=True)
+    fig, axes = plt.subplots(1, 2, figsize=(13, 3.6), sharey=True, layout="constrained")
     for ax, (split, title) in zip(axes, SPLIT_NAMES.items(), strict=True):
         _interval_bars(ax, table[table["split"] == split], "arm")
         ax.set(title=title, xlabel="level", ylim=(0, 1.02))
     axes[0].set_ylabel("success, 95% interval")
-    axes[0].legend(fontsize="small")
-    fig.tight_layout()
+    axes[1].legend(fontsize="small", loc="upper left", bbox_to_anchor=(1.01, 1))
     return fig
 
 

@@ -117,8 +117,8 @@ class PhoneKnowledge:
 
         kind: missing_auth, wrong_value, wrong_order, wrong_department, declined_form, malformed_call, or served, which
         alone is no failure. Reads what the agent said and was told, and nothing of the episode besides. In plain words:
-        the untrained base succeeds in 61 of 92 second attempts (world 100, greedy) that read them, and in 16 that read
-        `lesson`, whose JSON looks like the answer to a call: it fills in the form and hangs up.
+        after `lesson`, whose JSON looks like the answer to a call, the untrained base fills in the form and hangs up
+        (docs/feedback.md has figures).
         """
         found = []
         for turn in turns:
