@@ -59,7 +59,8 @@ def success_by_level(runs: Runs) -> plt.Figure:
         _interval_bars(ax, table[table["split"] == split], "arm")
         ax.set(title=title, xlabel="level", ylim=(0, 1.02))
     axes[0].set_ylabel("success, 95% interval")
-    axes[1].legend(fontsize="small", loc="upper left", bbox_to_anchor=(1.01, 1))
+    handles, labels = max((ax.get_legend_handles_labels() for ax in axes), key=lambda found: len(found[1]))
+    axes[1].legend(handles, labels, fontsize="small", loc="upper left", bbox_to_anchor=(1.01, 1))
     return fig
 
 
