@@ -85,6 +85,22 @@ def test_the_gymnasium_example_runs():
     assert names["observation"].startswith('{"departments"') and not names["terminated"]
 
 
+def test_an_episode_for_trl_runs_by_hand():
+    """The request is read, the directory answers, and a call that was never made is worth nothing."""
+    names = shown("integrations.md", "generation.reset")
+    assert names["request"].startswith("Please ") and names["answer"].startswith('{"departments": [{')
+    assert names["reward"] == 0.0
+
+
+def test_integrations_are_of_the_pinned_versions_and_shown_by_tests_that_exist():
+    page = (DOCS / "integrations.md").read_text(encoding="utf-8")
+    found = re.findall(r"^\| (\w+)[^|]* \| ([\d.]+) \|.*`\S+/pytest (\S+)` \| \d{4}-\d\d-\d\d \|$", page, re.MULTILINE)
+    assert len(found) == 3
+    pins = (DOCS.parent / "pyproject.toml").read_text(encoding="utf-8")
+    for name, version, test in found:
+        assert f'"{name.lower()}=={version}"' in pins and (DOCS.parent / test).is_file()
+
+
 def test_every_page_is_in_the_index():
     index = (DOCS / "index.md").read_text(encoding="utf-8")
     pages = {path.name for path in DOCS.glob("*.md")} - {"index.md"}

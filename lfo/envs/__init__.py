@@ -1,4 +1,4 @@
-"""Worlds to act in, one folder each. None of them imports torch."""
+"""Worlds to act in, one folder each, and `adapters` to others' loops and worlds. None of them imports torch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def make_environment(config: EnvConfig, **options) -> Environment:
     Raises:
         ConfigError: there is no such environment.
     """
-    known = sorted(module.name for module in pkgutil.iter_modules(__path__) if module.ispkg)
+    known = sorted({module.name for module in pkgutil.iter_modules(__path__) if module.ispkg} - {"adapters"})
     if config.name not in known:
         raise ConfigError(f"there is no environment '{config.name}'; environments: {', '.join(known)}.")
     return importlib.import_module(f"lfo.envs.{config.name}").make(config, **options)

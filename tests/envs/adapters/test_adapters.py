@@ -1,0 +1,137 @@
+"""The same seed is the same episode through every adapter as in `PhoneCallEnv`: every observation and every reward."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import re
+from pathlib import Path
+
+import pytest
+
+import lfo
+from lfo.config import ConfigError, EnvConfig
+from lfo.envs import make_environment
+from lfo.envs.adapters import gym, trl
+from lfo.envs.base import parse_action, written
+from lfo.envs.phone import PhoneCallEnv, PhoneEnvironment, Rules
+from lfo.envs.phone.callers import REFERENCE_POLICIES
+from lfo.envs.phone.records import PhoneTask
+from lfo.envs.phone.tools import TOOLS
+from lfo.types import Call, Malformed
+
+CASES = [(level, rules, seed) for level in (1, 4) for rules in ("binary", "shaped") for seed in (0, 1)]
+CARELESS = ('make_phone_call<|args|>{"phone_number": "800"}', 'auth_info_form<|args|>{"fields": ["shoe size"]}')
+
+
+def reference(world, task, rules, seed) -> PhoneCallEnv:
+    env = PhoneCallEnv(world, [task], rules)
+    env.reset(seed=seed, options={"task": task})
+    return env
+
+
+def caller(policy: str, env: PhoneCallEnv):
+    """The next action of a reference policy, given an observation; "careless" calls what cannot be read."""
+    if policy == "careless":
+        texts = itertools.cycle(CARELESS)
+        return lambda observation: next(texts)
+    agent = REFERENCE_POLICIES[policy](env.episode, env.world, random.Random(0))
+    return lambda observation: written(agent.act(observation))
+
+
+def played(world, task, rules, seed, policy) -> tuple[list[str], list[str], list[float]]:
+    """The actions of an episode up to a hang-up, all that was read, and the reward if it ended after each action."""
+    env = reference(world, task, rules, seed)
+    act, texts, said, over = caller(policy, env), [], [env.episode.request], False
+    while not over and (text := act(said[-1])):
+        observation, _, terminated, truncated, _ = env.step(text)
+        texts.append(text)
+        said.append(observation)
+        over = terminated or truncated
+    return texts, said, [hung_up_after(reference(world, task, rules, seed), texts[:n]) for n in range(len(said))]
+
+
+def hung_up_after(env: PhoneCallEnv, texts: list[str]) -> float:
+    """All rewards of an episode that is ended by hanging up, unless it ends by itself."""
+    rewards, over = [], False
+    for text in [*texts, ""]:
+        if not over:
+            _, reward, terminated, truncated, _ = env.step(text)
+            rewards.append(reward)
+            over = terminated or truncated
+    return sum(rewards)
+
+
+def through_trl(world, task, rules, seed, texts) -> tuple[list[str], float]:
+    """As TRL does it: a method for each call, and nothing for a message without one."""
+    phone = PhoneEnvironment(world, rules)
+    (row,) = [row for row in trl.rows(phone, task.split, seed) if row["task_id"] == task.task_id]
+    env = trl.environment_factory(phone)()
+    said = [env.reset(**row)]
+    for text in texts:
+        tool, _, arguments = text.partition("<|args|>")
+        said.append(getattr(env, tool)(**json.loads(arguments)))
+    return said, env.get_reward()
+
+
+def through_gym(world, task, rules, seed, texts) -> tuple[list[str], float]:
+    """`PhoneCallEnv` itself, wrapped: what is said to it is the argument of the one tool; the empty text hangs up."""
+    env = gym.GymEnvironment(lambda: PhoneCallEnv(world, [task], rules), "Call.", {"train": [seed]})
+    episode = env.episode(env.tasks("train")[0], 0)
+    said = [episode.request]
+    said += [episode.step(Call("act", {"action": text})) for text in texts]
+    if episode.stop is None:
+        episode.step(Call("act", {"action": ""}))
+    return said, episode.outcome().reward
+
+
+@pytest.fixture(scope="module")
+def tasks(world) -> dict[int, PhoneTask]:
+    """One of a level: an easy one of training, a hard one of test."""
+    return {1: world.split("train", (1,))[0], 4: world.split("test", (4,))[0]}
+
+
+@pytest.mark.parametrize("adapter", [through_trl, through_gym])
+@pytest.mark.parametrize("policy", [*REFERENCE_POLICIES, "careless"])
+def test_the_same_seed_is_the_same_episode(world, tasks, adapter, policy):
+    """Each episode is played again up to every one of its actions, so that each of its rewards is seen."""
+    lengths = set()
+    for level, reward, seed in CASES:
+        rules = Rules(reward=reward)
+        texts, said, rewards = played(world, tasks[level], rules, seed, policy)
+        for n in range(len(said)):
+            assert adapter(world, tasks[level], rules, seed, texts[:n]) == (said[: n + 1], rewards[n])
+        lengths.add(len(texts))
+    assert lengths == {0} if policy == "no-op" else min(lengths) >= 2
+
+
+def test_the_table_sees_success_failure_and_what_lies_between(world, tasks):
+    """Else two adapters that answer nothing would be alike. Another seed is another episode."""
+    seen = {
+        case: played(world, tasks[case[1]], Rules(reward=case[2]), case[3], case[0])
+        for case in [(policy, *case) for policy in REFERENCE_POLICIES for case in CASES]
+    }
+    rewards = {reward for _, _, rewards in seen.values() for reward in rewards}
+    assert {0.0, 1.0} < rewards and len(rewards) >= 4
+    assert any(said != seen[policy, level, kind, 1][1] for (policy, level, kind, _), (_, said, _) in seen.items())
+
+
+def test_what_careless_callers_say_is_malformed():
+    assert all(isinstance(parse_action(text, TOOLS), Malformed) for text in CARELESS)
+
+
+def test_adapters_are_no_environment():
+    with pytest.raises(ConfigError, match="there is no environment 'adapters'; environments: phone, shell"):
+        make_environment(EnvConfig(name="adapters"))
+
+
+def test_nothing_needs_an_adapter_and_no_adapter_a_world():
+    """Each is imported by whoever wants it, and knows the protocols alone."""
+    root = Path(lfo.__file__).parent
+    files = {path.relative_to(root).as_posix(): path.read_text(encoding="utf-8") for path in root.glob("**/*.py")}
+    adapters = {name for name in files if name.startswith("envs/adapters/")}
+    assert len(adapters) == 3
+    assert not [name for name in files.keys() - adapters if "envs.adapters" in files[name]]
+    imported = {name: set(re.findall(r"^\s*(?:from|import) lfo\.([\w.]+)", files[name], re.M)) for name in adapters}
+    assert set().union(*imported.values()) == {"envs.base", "protocols", "types"}
