@@ -85,11 +85,11 @@ class ModelConfig:
 
 @settings
 class PolicyConfig:
-    """DAPO on task success (Yu et al. 2025, arXiv 2503.14476)."""
+    """DAPO on task success (Yu et al. 2025, arXiv 2503.14476); with the group `ppo` PPO, by the same names."""
 
     learning_rate: Weight = 1e-3  # 0: the policy stays what the base is, and learns nothing
     clip: tuple[Weight, Weight] = (0.2, 0.28)  # the ratio is kept within [1 - low, 1 + high] ("clip-higher")
-    groups_per_update: Positive = 2  # groups in one optimizer step
+    groups_per_update: Positive = 2  # groups in one optimizer step; PPO deals out as many rollouts, shuffled
     epochs: Positive = 1  # passes over a step's groups; the world model joins in the first
     tis_cap: Weight = 0.0  # cap of the truncated importance weight learner / sampler (2 is usual); 0: no such weight
     max_grad_norm: Weight = 1.0  # of each adapter by itself
@@ -108,6 +108,18 @@ class PolicyConfig:
     def extras(self) -> str:
         """The settings above that add something to the objective, by name; "" where it is DAPO's alone."""
         return ", ".join(f"policy.{name}" for name in ("entropy", "kl", "imitate") if getattr(self, name))
+
+
+@settings
+class PpoConfig:
+    """PPO on task success instead of DAPO (Schulman et al. 2017, arXiv 1707.06347): every rollout by itself."""
+
+    critic: Flag = True  # a value head judges every token; false: the baseline is the running mean of the rewards
+    gamma: Share = 1.0  # discount per action token; the reward is at the last one
+    gae_lambda: Share = 1.0  # of GAE (arXiv 1506.02438), per action token; 1: outcome minus value
+    value_weight: Weight = 0.5  # of the value loss, which moves the policy's adapter, too
+    value_clip: Weight = 0.2  # how far from what it was a value is followed in one step
+    value_learning_rate: Weight = 1e-3  # of the value head; it warms up and falls as the others do
 
 
 @settings
@@ -179,7 +191,7 @@ class RolloutConfig:
     """How trajectories are sampled."""
 
     tasks_per_step: Positive = 8  # informative groups wanted in one step
-    group_size: Annotated[int, Field(strict=True, ge=2)] = 8  # rollouts of one task
+    group_size: Positive = 8  # rollouts of one task; 1 is for PPO alone
     max_refills: Count = 2  # more rounds of sampling when dynamic sampling drops groups
     temperature: Weight = 1.0
     max_action_tokens: Positive = 96
@@ -233,18 +245,31 @@ class RunConfig:
     env: EnvConfig = EnvConfig()
     model: ModelConfig = ModelConfig()
     policy: PolicyConfig = PolicyConfig()
+    ppo: PpoConfig | None = None  # None: DAPO
     world_model: WorldModelConfig | None = None  # None: DAPO on task success alone
     feedback: FeedbackConfig | None = None  # None: no rollout knows of another
     rollout: RolloutConfig = RolloutConfig()
     distributed: DistributedConfig = DistributedConfig()
 
     def __post_init__(self):
-        w = self.world_model
-        if w and w.scouts > self.rollout.group_size - 2:
+        w, size, least = self.world_model, self.rollout.group_size, 1 if self.ppo else 2
+        if size < least:
             raise ConfigError(
-                f"world_model.scouts is {w.scouts} of rollout.group_size {self.rollout.group_size};"
-                " at least 2 rollouts of a group must be left to the policy."
+                f"'rollout.group_size': input should be greater than or equal to 2, got {size}. DAPO compares the"
+                " rollouts of a task; with the group of settings `ppo` one is enough."
             )
+        if w and w.scouts > size - least:
+            raise ConfigError(
+                f"world_model.scouts is {w.scouts} of rollout.group_size {size};"
+                f" at least {least} rollout{'s' * (least > 1)} of a group must be left to the policy."
+            )
+        if self.ppo and (not self.policy.learning_rate or self.coupling == "cloning"):
+            raise ConfigError(
+                "PPO is for a policy that learns from rewards: leave ppo out, or set another world_model.coupling than"
+                " 'cloning' and policy.learning_rate above 0."
+            )
+        if self.ppo and self.feedback:
+            raise ConfigError("feedback compares the rollouts of a group, as DAPO does: leave ppo out, or feedback.")
         if w and w.coupling == "cloning" and (w.anonymise or w.shuffle or self.model.dialect != "tags"):
             raise ConfigError("coupling 'cloning' clones actions: no anonymise, no shuffle, and the dialect 'tags'.")
         if w and w.coupling == "cloning" and self.policy.extras:
@@ -331,6 +356,7 @@ GROUPS = {
     "env": EnvConfig,
     "model": ModelConfig,
     "policy": PolicyConfig,
+    "ppo": PpoConfig,
     "world_model": WorldModelConfig,
     "feedback": FeedbackConfig,
     "rollout": RolloutConfig,

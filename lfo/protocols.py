@@ -209,12 +209,24 @@ class AdapterLayout:
 
 
 class Objective(Protocol):
-    """What the policy learns from outcomes."""
+    """What the policy learns from outcomes.
 
+    grouped: whether it compares the rollouts of a group, so that it learns nothing from groups of one mind; else every
+    rollout counts by itself, and the rollouts of a step are dealt out anew in each pass over them.
+    uses_values: whether there is a value head. state: what it remembers from step to step, for checkpoints.
+    """
+
+    grouped: bool
     uses_values: bool
+    state: dict[str, float]
 
-    def assign(self, groups: Sequence[Sequence[Rollout]], values=None) -> list[Sample]:
-        """Per-token advantages (and returns) of the rollouts of some groups, in their order, scouts left out."""
+    def assign(
+        self, groups: Sequence[Sequence[Rollout]], values: Sequence[Sequence[float]] | None = None
+    ) -> list[Sample]:
+        """Per-token advantages (and returns) of the rollouts of some groups, in their order, scouts left out.
+
+        values: what the value head says before each of a rollout's actions' tokens, rollout by rollout, likewise.
+        """
 
     def loss(self, scores: Scores, batch: PolicyTokens) -> LossSum:
         """The loss over the action tokens of a micro-batch."""

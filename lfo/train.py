@@ -31,7 +31,7 @@ from lfo.couplings import make_coupling
 from lfo.envs import make_environment
 from lfo.evaluate import evaluation_rows, means
 from lfo.learn.learner import Learner
-from lfo.learn.objectives import Dapo
+from lfo.learn.objectives import explained_variance, make_objective
 from lfo.learn.replay import ReplayBuffer, Successes, imitated, shuffled
 from lfo.learn.schedule import Due, turns
 from lfo.protocols import Coupling, Engine, Environment, Question
@@ -68,7 +68,7 @@ class Run:
         self.config, self.folder = config, RunFolder(folder)
         self.env = env or make_environment(config.env)
         self.codec, self.coupling = make_coupling(config, self.env)
-        self.objective = Dapo(config)
+        self.objective = make_objective(config)
         self.bf16 = uses_bf16(config, self.folder, device)
         self.learner = Learner(
             config, self.coupling.layout, self.objective, self.codec.pad_id, device=device, bf16=self.bf16
@@ -99,7 +99,7 @@ class Run:
                 self.ahead = self._sample()
         now, self.ahead = self.ahead, None
         staleness = {"staleness": self.version - now.version} if self.config.rollout.asynchronous else {}
-        kept = informative(now.rows)
+        kept = self._kept(now.rows)
         self.tasks_seen += len(by_group(now.rows))
         generated = self.engine.generated_tokens
         dreamt = self._practise()
@@ -114,7 +114,7 @@ class Run:
             curious = self._curiosity(kept)
             rows = [row for row in now.rows if not row.scout]
             self.corrected.add(self.coupling.corrected(rows))
-            learned = self._learn(kept + informative(dreamt), rows, examples, factor)
+            learned = self._learn(kept + self._kept(dreamt), rows, examples, factor)
         if self.config.policy.imitate:
             self.successes.add(rows)  # for the steps to come
         with self._timed("publish"):
@@ -161,13 +161,14 @@ class Run:
                 self.ahead = ahead.result()
 
     def sample_groups(self) -> list[Rollout]:
-        """DAPO's dynamic sampling: all rollouts, scouts included.
+        """All rollouts of a step, scouts included.
 
-        Tasks are sampled until `tasks_per_step` groups are informative, at most `max_refills` more times.
+        Tasks are sampled until `tasks_per_step` groups are kept, at most `max_refills` more times: DAPO's dynamic
+        sampling. Where every rollout counts by itself, none is dropped.
         """
         c, rows = self.config.rollout, []
         for attempt in range(1 + c.max_refills):
-            wanted = c.tasks_per_step - len(by_group(informative(rows)))
+            wanted = c.tasks_per_step - len(by_group(self._kept(rows)))
             wanted = min(wanted, self.config.task_budget - self.stream.position)
             if wanted <= 0:
                 break
@@ -178,6 +179,10 @@ class Run:
             rows += self._play(groups, derive_seed(self.config.seed, "rollout", self.sampled, attempt))
         self.sampled += 1
         return rows
+
+    def _kept(self, rows: Sequence[Rollout]) -> list[Rollout]:
+        """What the policy learns from: informative groups, or whatever it played."""
+        return informative(rows) if self.objective.grouped else [row for row in rows if not row.scout]
 
     def _play(self, groups: Sequence[Waves], seed: int) -> list[Rollout]:
         return play(self.engine, self.codec, groups, self.coupling, self.config.rollout, seed, self.predict)
@@ -221,7 +226,7 @@ class Run:
     def _learn(
         self, kept: list[Rollout], rows: list[Rollout], examples: list[Example], factor: float
     ) -> dict[str, float]:
-        """Joint updates over the informative groups, then replay updates of the world model and of what feedback has
+        """Joint updates over what was kept, then replay updates of the world model and of what feedback has
         corrected; means over the updates.
 
         kept: what the policy learns from; rows: all rollouts of the step; examples: what was heard in them.
@@ -254,14 +259,17 @@ class Run:
     def _joint(self, updates, listening: list[Sample], examples: list[Example], count: int, factor: float):
         """One optimizer step per update (and pass over it), with its share of the examples in the first pass."""
         c = self.config
-        parts = [self._samples(update) for update in updates]
+        assigned = self._assigned(updates)
+        if self.objective.uses_values and updates:
+            yield {"policy/explained_variance": explained_variance(assigned)}
+        one = iter(assigned)
+        parts = [[v for row in update for v in self.coupling.views(row, next(one))] for update in updates]
         if not parts and (examples or listening):
             parts = [[] for _ in range(max(1, count))]
         for i, part in enumerate(parts):
             part += listening[i :: len(parts)]
         own = self._own_logprobs(parts) if c.policy.tis_cap > 0 else None
-        for i in range(len(parts) * c.policy.epochs):
-            part, before = list(parts[i % len(parts)]), own and list(own[i % len(parts)])
+        for i, (part, before) in enumerate(self._passes(parts, own)):
             seed, share = derive_seed(c.seed, "joint", self.step, i), []
             more = self.successes.draw(c.rollout.group_size, derive_seed(seed, "imitate")) if updates else []
             if i < count:
@@ -272,10 +280,24 @@ class Run:
             if part or share:
                 yield self.learner.update(self.learner.taught(part), share, factor, seed, before)
 
-    def _samples(self, update: Sequence[Rollout]) -> list[Sample]:
-        """What is learned from the rollouts of one update."""
-        assigned = self.objective.assign(list(by_group(update).values()))
-        return [view for row, s in zip(update, assigned, strict=True) for view in self.coupling.views(row, s)]
+    def _assigned(self, updates: Sequence[Sequence[Rollout]]) -> list[Sample]:
+        """What is learned from the rollouts of all updates, in their order: they are one batch to the objective."""
+        groups = [group for update in updates for group in by_group(update).values()]
+        rows = [row for group in groups for row in group]
+        values = self.learner.values(rows) if self.objective.uses_values and rows else None
+        return self.objective.assign(groups, values)
+
+    def _passes(self, parts: list[list[Sample]], own: list[list[list[float]]] | None) -> Iterator[tuple[list, list]]:
+        """The samples of every optimizer step of every pass, and their `_own_logprobs`. The same in each pass, or where
+        every rollout counts by itself dealt out anew, into as many parts."""
+        for number in range(self.config.policy.epochs):
+            every = [list(zip(*pair, strict=True)) for pair in zip(parts, own or parts, strict=True)]
+            if not self.objective.grouped:
+                pairs = [pair for part in every for pair in part]
+                random.Random(derive_seed(self.config.seed, "pass", self.step, number)).shuffle(pairs)
+                every = [pairs[i :: len(parts)] for i in range(len(parts))]
+            for part in every:
+                yield [sample for sample, _ in part], own and [before for _, before in part]
 
     def _own_logprobs(self, parts: Sequence[Sequence[Sample]]) -> list[list[list[float]]]:
         """The learner's log-probabilities of the action tokens at the start of the step, [] where no ratio is taken."""
@@ -354,6 +376,7 @@ class Run:
             "due": self.due.to_json(),
             "successes": self.successes.to_json(),
             "corrected": self.corrected.to_json(),
+            "objective": self.objective.state,
             "ahead": to_json(self.ahead),
         }
         return self.folder.save(self.step, self.config, state, self.buffer.examples) if distributed.first() else None
@@ -372,6 +395,7 @@ class Run:
         self.buffer, self.due = ReplayBuffer(examples, self._whole), Due.from_json(state["due"])
         self.successes = Successes.from_json(state["successes"])
         self.corrected = Successes.from_json(state.get("corrected", Successes().to_json()))  # none before feedback
+        self.objective.state = state.get("objective", {})  # none before PPO
         self.coupling.hear(examples)
         self.stream.position, self.step = state["position"], state["step"]
         self.version, self.evaluated_at = state["version"], state["evaluated_at"]

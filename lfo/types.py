@@ -236,7 +236,7 @@ class Sample:
     imitated: a success, whose actions are learned by cross-entropy; advantages say nothing more. weight: of that loss.
     taught: the same actions in a context that tells more; how much likelier a teacher finds each of them there are the
     advantages, once `Learner.taught` has filled them in.
-    returns: per token, for objectives with a value head.
+    returns, values: per token, for objectives with a value head: what it is to say, and what it said before the step.
     """
 
     tokens: list[int]
@@ -246,6 +246,7 @@ class Sample:
     heard: list[bool] | None = None
     distilled: bool = False
     returns: list[float] | None = None
+    values: list[float] | None = None
     ratio: str = "kept"
     imitated: bool = False
     weight: float = 1.0

@@ -20,6 +20,7 @@ from lfo.config import (
     EnvConfig,
     ModelConfig,
     PolicyConfig,
+    PpoConfig,
     RolloutConfig,
     RunConfig,
     WorldModelConfig,
@@ -151,10 +152,10 @@ def named_in(data: dict) -> set[str]:
     return names
 
 
-def test_there_are_at_most_74_settings_and_each_is_used_by_a_shipped_config():
+def test_there_are_at_most_80_settings_and_each_is_used_by_a_shipped_config():
     """60, one more since the baseline has what others make DAPO stronger with (a bonus, a penalty, imitation), the
-    twelve of feedback, a method of its own, and one for the rewards of a shell."""
-    assert len(dotted_names()) <= 74
+    twelve of feedback, a method of its own, one for the rewards of a shell, and the six of PPO."""
+    assert len(dotted_names()) <= 80
     used = set().union(*(named_in(data) for data in SHIPPED.values()))
     assert dotted_names() - used == set()
 
@@ -212,6 +213,12 @@ def test_what_a_config_names_is_found():
         ("eval_splits: [tests]", "'eval_splits': input should be 'train', 'validation' or 'test', got 'tests'."),
         ("eval_splits: []", "'eval_splits': tuple should have at least 1 item"),
         ("rollout: {group_size: 1}", "'rollout.group_size': input should be greater than or equal to 2, got 1."),
+        ("rollout: {group_size: 0}", "'rollout.group_size': input should be greater than or equal to 1, got 0."),
+        ("rollout: {group_size: 1}", "with the group of settings `ppo` one is enough."),
+        ("ppo: {gamma: 1.1}", "'ppo.gamma': input should be less than or equal to 1, got 1.1."),
+        ("ppo: {lambda: 0.9}", "unknown setting 'ppo.lambda'; did you mean 'ppo.gae_lambda'?"),
+        ("ppo: {critic: maybe}", "'ppo.critic': input should be a valid boolean, got 'maybe'."),
+        ("ppo: true", "'ppo': input should be a dictionary"),
         ("rollout: {gpu_memory: 0}", "'rollout.gpu_memory': input should be greater than 0, got 0."),
         ("rollout: {gpu_memory: 1.5}", "'rollout.gpu_memory': input should be less than or equal to 1, got 1.5."),
         ("rollout: {engine: vlm}", "rollout.engine is 'vlm'; choose torch, vllm, or http://127.0.0.1:8010,..."),
@@ -280,6 +287,13 @@ def test_overrides_are_as_strict_as_the_file(write):
         ({"world_model.coupling": "cloning", "policy.imitate": 0.5}, "nothing from rewards: set policy.imitate to 0."),
         ({"world_model.coupling": "dream", "env.reward": "shaped"}, "set env.reward to 'binary'"),
         ({"world_model.scouts": 3, "rollout.group_size": 4}, "at least 2 rollouts of a group must be left"),
+        (
+            {"ppo.critic": True, "world_model.scouts": 1, "rollout.group_size": 1},
+            "at least 1 rollout of a group must be left",
+        ),
+        ({"ppo.critic": True, "policy.learning_rate": 0}, "PPO is for a policy that learns from rewards"),
+        ({"ppo.critic": True, "world_model.coupling": "cloning"}, "another world_model.coupling than 'cloning'"),
+        ({"ppo.critic": True, "feedback.start": 2}, "leave ppo out, or feedback"),
         ({"rollout.asynchronous": True}, "set policy.tis_cap, which corrects for it, to 2, say"),
         ({"feedback.start": 2, "policy.learning_rate": 0}, "feedback is for a policy that learns from rewards"),
         ({"feedback.start": 2, "world_model.coupling": "cloning"}, "another world_model.coupling than 'cloning'"),
@@ -311,6 +325,9 @@ def test_what_is_refused_together_is_good_apart(write):
     kl = {"feedback.learn": "kl", "feedback.start": 9}
     assert load_config(write(""), **kl).feedback.start == 9
     assert load_config(write(""), **{"feedback.source": "imagined", "world_model.coupling": "dream"}).feedback
+    alone = load_config(write(""), **{"ppo.critic": False, "rollout.group_size": 1})
+    assert alone.ppo == PpoConfig(critic=False) and load_config(write("ppo: {}")).ppo == PpoConfig()
+    assert load_config(write("ppo: {}"), ppo=None).ppo is None
     more = {"policy.entropy": 0.01, "policy.kl": 0.01, "policy.imitate": 0.5}
     assert load_config(write(""), **more).policy.extras == "policy.entropy, policy.kl, policy.imitate"
 

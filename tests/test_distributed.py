@@ -27,9 +27,9 @@ from torch.distributed.tensor import DTensor
 
 from lfo import distributed
 from lfo.cli import build_parser, parse_settings
-from lfo.config import RunConfig, as_dict, build, load_config
-from lfo.learn.learner import POLICY, WORLD_MODEL, Learner
-from lfo.learn.objectives import Dapo
+from lfo.config import PpoConfig, RunConfig, as_dict, build, load_config
+from lfo.learn.learner import POLICY, VALUE_HEAD, WORLD_MODEL, Learner
+from lfo.learn.objectives import make_objective
 from lfo.protocols import AdapterLayout
 from lfo.runs import RunFolder
 from lfo.train import train
@@ -99,7 +99,7 @@ CASES = [("plain", kind) for kind in UPDATES] + [("frugal", "all"), ("frugal", "
 
 
 def new_learner(config: RunConfig) -> Learner:
-    return Learner(config, LAYOUTS[config.coupling], Dapo(config), 0)
+    return Learner(config, LAYOUTS[config.coupling], make_objective(config), 0)
 
 
 def begun(config: RunConfig, samples: list[Sample], examples: list[Encoded]) -> dict:
@@ -171,6 +171,17 @@ def findings(folder: Path, config: RunConfig, samples: list[Sample], examples: l
     learner.load_state(torch.load(folder / "begun.pt", weights_only=True))
     views = [*samples, dataclasses.replace(samples[1], imitated=True)]
     found["added"] = gradients(learner, lambda: learner.update(views, [], 1.0, 0))
+
+    config = dataclasses.replace(config, ppo=PpoConfig(value_learning_rate=0.01, value_clip=10.0))
+    learner, resumed = new_learner(config), new_learner(config)
+    judged = [dataclasses.replace(s, values=[0.0] * len(s.tokens), returns=[1.0] * len(s.tokens)) for s in samples]
+    steps = [
+        learner.update(judged[:n], examples[:m], 1.0, seed) for seed, (n, m) in enumerate([(5, 5), (1, 5), (5, 0)])
+    ]
+    learner.save_adapters(folder / f"judged_of_{distributed.size()}")
+    resumed.load_state(copy.deepcopy(learner.state()))
+    values = [each.values(judged) for each in (learner, resumed)]
+    found["judged"] = {"steps": steps, "head": learner.state()["value_head"], "values": values}
     return found
 
 
@@ -307,6 +318,17 @@ def test_what_is_added_to_the_objective_is_that_of_one_process(one_and_two):
     assert apart(one["added"][POLICY], one["plain", "no example"][POLICY]) != []
     names = ("policy/entropy", "policy/kl_to_base", "policy/imitation_loss")
     assert all(one["added"]["metrics"][name] > 0 for name in names)
+
+
+def test_what_a_value_head_learns_and_says_is_that_of_one_process(one_and_two):
+    """Three updates, in one of which one process has no sample; saved, gathered, loaded again."""
+    one, two, folder = one_and_two
+    assert all(apart(one["judged"], found["judged"]) == [] for found in two)
+    said, again = one["judged"]["values"]
+    assert said == again and len(said) == 5 and all(abs(v) > 0 for row in said for v in row)
+    assert all(step["policy/value_loss"] > 0 and step[f"{VALUE_HEAD}/grad_norm"] > 0 for step in one["judged"]["steps"])
+    ours, theirs = (load_file(folder / f"judged_of_{n}" / f"{VALUE_HEAD}.safetensors") for n in (1, 2))
+    assert ours["weight"].shape == (1, 32) and apart(ours, theirs) == []
 
 
 def test_frugal_settings_change_nothing(one_and_two):

@@ -48,7 +48,7 @@ class Noted(Plain, abc.ABC):
 def without(sample: Sample, role: Role) -> Sample:
     """The sample as if nobody had written the tokens of this role."""
     kept = [i for i, r in enumerate(sample.roles) if r != role]
-    names = ("tokens", "roles", "old_logprobs", "advantages", "heard", "returns")
+    names = ("tokens", "roles", "old_logprobs", "advantages", "heard", "returns", "values")
     present = {name: values for name in names if (values := getattr(sample, name)) is not None}
     lists = {name: [values[i] for i in kept] for name, values in present.items()}
     return dataclasses.replace(sample, **lists, distilled=True)

@@ -31,9 +31,9 @@ logits             12 N V: fp32 logits, log-softmax and gradient at N positions;
 =================  ======================================================================  ==================
 
 What a layer keeps per token (`kept_per_token`) follows the ops of transformers' Qwen3 and Llama, of peft's LoRA and of
-the learner's attention. All sequences are taken as full, as different from each other, and all their tokens as
-actions: an upper bound. The learner's terms are tested against the peak of real updates on CPU, within 10%
-(tests/lab/test_plan.py).
+the learner's attention. All sequences are taken as full, as different from each other, and all their tokens as actions:
+an upper bound. PPO's value head, h + 1 numbers, is left out. The learner's terms are tested against the peak of real
+updates on CPU, within 10% (tests/lab/test_plan.py).
 
 **Torch engine**, in the learner's process, all in fp32: the base and a merged copy for every adapter; and, while an
 adapter is published, one more copy, its fused maps twice. A KV cache for the policy's rows and one for questions to the

@@ -18,6 +18,7 @@ from lfo.config import derive_seed
 from lfo.learn.objectives import Dapo
 from lfo.rollout.play import play
 from lfo.rollout.tasks import TaskStream, informative
+from lfo.runs import RunError
 from lfo.text.codec import Codec
 from lfo.train import Player, load_player
 from lfo.types import Role, Rollout, Task, by_group
@@ -82,10 +83,12 @@ def render_groups(folder: str | Path, tasks: int, path: str | Path) -> Path:
     """Groups of a run's newest policy on the first training tasks of the run, as a page; return its path.
 
     Raises:
-        RunError: the run has published no adapters.
+        RunError: the run has published no adapters, or was trained with PPO.
     """
     player = load_player(folder)
     c = player.config
+    if c.ppo:
+        raise RunError(f"{folder} was trained with PPO, whose advantages are no group's own; name a run without ppo.")
     rows = play_groups(player, TaskStream(player.env.tasks("train"), c.seed).take(tasks), c.seed)
     title = f"{Path(folder).name}: {tasks} groups of {c.rollout.group_size} rollouts"
     return save_rollouts(player.codec, rows, advantages_of(rows, player), path, title)

@@ -98,11 +98,14 @@ def _parts(rows: Sequence[Sequence[int]], before: Sequence[int]) -> list[torch.T
     return [torch.tensor([[*row, *[-1] * (len(part[-1]) - len(row))] for row in part]) for part in parts]
 
 
+def actions(roles: Sequence[int]) -> list[int]:
+    """The positions of the actions; there is nothing that a first token could follow on."""
+    return [t for t, role in enumerate(roles) if role == Role.ACTION and t > 0]
+
+
 def acted(sample: Sample) -> list[int]:
     """The positions of the actions that are learned from."""
-    if sample.advantages is None:
-        return []
-    return [t for t, role in enumerate(sample.roles) if role == Role.ACTION and t > 0]
+    return [] if sample.advantages is None else actions(sample.roles)
 
 
 def heard(sample: Sample) -> list[int]:

@@ -27,20 +27,27 @@ class Scorer(torch.nn.Module):
     """All that training computes is one `forward`: FSDP2 gathers weights around it.
 
     chunk: positions whose logits exist at a time, in the backward pass as well, where they are made again.
+    value_head: a linear map of the last hidden states; it says 0 at first. None: there is none.
     """
 
-    def __init__(self, model: PeftModel, autocast: bool):
+    def __init__(self, model: PeftModel, autocast: bool, values: bool = False):
         super().__init__()
         self.model, self.autocast = model, autocast
         base = model.get_base_model()
         self.chunk = max(1, LOGITS // base.config.get_text_config().vocab_size)
         base.set_attn_implementation(PACKED)
+        self.value_head = torch.nn.Linear(base.config.get_text_config().hidden_size, 1) if values else None
+        for p in self.value_head.parameters() if values else ():
+            torch.nn.init.zeros_(p)
         self.needed: dict[str, torch.Tensor] = {}
         _only_where_needed(base.model.layers[-1].mlp, self.needed)
 
-    def forward(self, batch: Batch, temperature: float = 1.0, entropy: bool = False) -> tuple[torch.Tensor, ...]:
+    def forward(
+        self, batch: Batch, temperature: float = 1.0, entropy: bool = False, values: bool = False
+    ) -> tuple[torch.Tensor, ...]:
         """Log-probabilities (P,) of the tokens that were asked for, and whether each was the arg-max; with `entropy`,
-        also the entropy (P,), in nats, of all that could have stood in each one's place.
+        also the entropy (P,), in nats, of all that could have stood in each one's place; with `values`, also what the
+        value head says (P,) before each.
 
         The temperature of sampling divides the logits, so that ratios compare like with like.
         """
@@ -54,7 +61,8 @@ class Scorer(torch.nn.Module):
             score = functools.partial(checkpoint, self._score, use_reentrant=False)
             score = score if len(hidden) > self.chunk else self._score
             scores = zip(*(score(some, their, temperature, entropy) for some, their in parts), strict=True)
-            return tuple(torch.cat(score)[batch.picked] for score in scores)
+            scores = [torch.cat(score)[batch.picked] for score in scores]
+        return (*scores, self.value_head(hidden.float()).squeeze(1)[batch.picked]) if values else tuple(scores)
 
     def _score(self, hidden: torch.Tensor, targets: torch.Tensor, temperature: float, entropy: bool):
         """hidden (n, H), targets (n,) -> log-probabilities (n,), whether each was the arg-max (n,); entropies (n,)."""

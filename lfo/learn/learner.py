@@ -19,13 +19,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
+from safetensors.torch import save_file
 from torch.nn.utils import clip_grads_with_norm_
 
 from lfo import distributed
 from lfo.config import RunConfig, derive_seed
 from lfo.learn import adapters
 from lfo.learn.adapters import BASE
-from lfo.learn.batches import acted, at, heard, pack, shares
+from lfo.learn.batches import acted, actions, at, heard, pack, shares
 from lfo.learn.forward import Scorer
 from lfo.learn.objectives import (
     LossSum,
@@ -38,9 +39,10 @@ from lfo.learn.objectives import (
 )
 from lfo.protocols import AdapterLayout, Objective
 from lfo.text.base import load_base
-from lfo.types import Encoded, Sample
+from lfo.types import Encoded, Rollout, Sample
 
 POLICY, WORLD_MODEL = "policy", "world_model"
+VALUE_HEAD = "value_head"  # no adapter: trained with the policy, and of no use to a sampler
 CAP = 2.0  # of the importance weight of a sample whose ratio is "capped"
 PUSH = 2.0  # nats, at most, by which a teacher's opinion of one token counts
 DECAY = 0.95  # per update, of the running average of the world model that is published
@@ -77,11 +79,12 @@ class Learner:
         if d.gradient_checkpointing:  # transformers renamed it
             enable = getattr(base, "activation_checkpointing_enable", None) or base.gradient_checkpointing_enable
             enable({"use_reentrant": False})
-        self.scorer = Scorer(self.model, bf16).train()
+        self.scorer = Scorer(self.model, bf16, objective.uses_values).train()
         if alone:
             self.scorer.to(self.device)
+        trained = [*layout.names, *([VALUE_HEAD] if objective.uses_values else [])]
         self.optimizer = torch.optim.AdamW(
-            [{"params": adapters.parameters(self.model, name), "lr": 0.0, "name": name} for name in layout.names],
+            [{"params": self.parameters(name), "lr": 0.0, "name": name} for name in trained],
             betas=(0.9, 0.95),
             weight_decay=config.weight_decay,
             fused=True,
@@ -94,7 +97,9 @@ class Learner:
         self.updates = 0
 
     def parameters(self, adapter: str) -> list[torch.nn.Parameter]:
-        """The trainable tensors of one adapter, in model order."""
+        """The trainable tensors of one adapter, in model order, or of the value head."""
+        if adapter == VALUE_HEAD:
+            return list(self.scorer.value_head.parameters()) if self.objective.uses_values else []
         return adapters.parameters(self.model, adapter)
 
     def activate(self, adapter: str) -> None:
@@ -142,7 +147,7 @@ class Learner:
         metrics = _world_metrics(replies) if replies.count else {}
         if loss.count:
             metrics |= {f"policy/{name}": value / loss.count for name, value in loss.metrics.items()}
-            metrics["policy/loss"] = loss.mean().item()
+            metrics.setdefault("policy/loss", loss.mean().item())  # unless it has parts, and says which is the policy's
         if distilled := [sample for sample in samples if sample.distilled]:
             loss = self._distil(distilled)
             metrics["distillation/neg_logprob"] = loss.metrics["neg_logprob"] / loss.count
@@ -161,17 +166,22 @@ class Learner:
         own, base: the samples' `action_logprobs`, see `update`, and the frozen base's. Returns the objective's loss by
         itself, and the world model's.
         """
-        c = self.config.policy
-        actions = [acted(sample) for sample in samples]
+        c, judged = self.config.policy, self.objective.uses_values
+        acting = [acted(sample) for sample in samples]
         replies = [heard(sample) if self.lam > 0 else [] for sample in samples]
-        acts, hears = (sum(map(len, places)) for places in (actions, replies))
+        acts, hears = (sum(map(len, places)) for places in (acting, replies))
         losses, heard_losses = [], []
-        asked = [s.tokens for s in samples], actions, replies
-        for index, logprobs, correct, *entropies in self._scored(*asked, entropy=c.entropy > 0):
-            part, places = [samples[i] for i in index], [actions[i] for i in index]
+        asked = [s.tokens for s in samples], acting, replies
+        for index, logprobs, correct, *others in self._scored(*asked, entropy=c.entropy > 0, values=judged):
+            part, places = [samples[i] for i in index], [acting[i] for i in index]
             mine = sum(map(len, places))
             sampled = at([s.old_logprobs for s in part], places).to(self.device)
             tokens = PolicyTokens(sampled, at([s.advantages or () for s in part], places).to(self.device))
+            scores = Scores(logprobs[:mine])
+            if judged:
+                scores.values = others.pop()[:mine]
+                tokens.returns = at([s.returns or () for s in part], places).to(self.device)
+                tokens.old_values = at([s.values or () for s in part], places).to(self.device)
             if own is not None:
                 tokens.old_logprobs = torch.tensor([x for i in index for x in own[i]], device=self.device)
                 tokens.weights = tis_weights(tokens.old_logprobs, sampled, c.tis_cap)
@@ -180,7 +190,8 @@ class Learner:
                 _without_ratio(tokens, ratios, logprobs[:mine].detach(), sampled)
             if base is not None:
                 tokens.base_logprobs = torch.tensor([x for i in index for x in base[i]], device=self.device)
-            scores = Scores(logprobs[:mine], entropies=entropies[0][:mine] if entropies else None)
+            if others:
+                scores.entropies = others.pop()[:mine]
             loss, more = self.objective.loss(scores, tokens), regularisers(scores, tokens, c.entropy, c.kl)
             loss.metrics |= more.metrics
             loss.metrics["logprob_gap"] = (logprobs[:mine].detach() - sampled).abs().sum().item()
@@ -250,6 +261,8 @@ class Learner:
     def _step(self, lr_factor: float) -> dict[str, float]:
         """Clip every adapter on its own and step; adapters without a gradient stay as they are."""
         norms, rates = {}, {POLICY: self.config.policy.learning_rate}
+        if self.config.ppo:
+            rates[VALUE_HEAD] = self.config.ppo.value_learning_rate
         if self.config.world_model:
             rates[WORLD_MODEL] = self.config.world_model.learning_rate
         for group in self.optimizer.param_groups:
@@ -286,12 +299,13 @@ class Learner:
         *asked: Sequence[Sequence[int]],
         temperature: float | None = None,
         entropy: bool = False,
+        values: bool = False,
     ) -> Iterator[tuple[list[int], *tuple[torch.Tensor, ...]]]:
         """A forward pass over each of this process's micro-batches, as many as any process has.
 
         asked: see `pack`. temperature: None for that of sampling. Yields which sequences these are (none, where there
-        is only padding), the log-probabilities that were asked for, whether each token was the arg-max, and with
-        `entropy` the entropies.
+        is only padding), the log-probabilities that were asked for, whether each token was the arg-max, with `entropy`
+        the entropies, and with `values` the values.
         """
         temperature = temperature or self.config.rollout.temperature or 1.0
         every = shares([len(s) for s in sequences], self.config.distributed.micro_batch_tokens, distributed.size())
@@ -300,13 +314,19 @@ class Learner:
             batch = pack(part, *([places[i] for i in index] or [[]] for places in asked))
             if torch.is_grad_enabled():
                 self.trained_tokens += batch.count
-            yield index, *self.scorer(batch.to(self.device), temperature, entropy)
+            yield index, *self.scorer(batch.to(self.device), temperature, entropy, values)
 
     @torch.no_grad()
     def action_logprobs(self, samples: Sequence[Sample], adapter: str = POLICY) -> list[list[float]]:
         """Log-probabilities (nats) of each sample's actions under the policy as it is now, or `BASE`; no dropout."""
         self.activate(adapter)
         return self._evaluated([s.tokens for s in samples], [acted(s) for s in samples])
+
+    @torch.no_grad()
+    def values(self, rollouts: Sequence[Rollout]) -> list[list[float]]:
+        """What the value head says before each token of each rollout's actions, as it is now; no dropout."""
+        self.activate(POLICY)
+        return self._evaluated([row.tokens for row in rollouts], [actions(row.roles) for row in rollouts], values=True)
 
     def taught(self, samples: Sequence[Sample]) -> list[Sample]:
         """The samples; those that are `taught` get advantages: how many nats likelier a teacher finds each token.
@@ -328,12 +348,12 @@ class Learner:
         self.activate(self.layout.listener)
         return [-sum(logprobs) for logprobs in self._evaluated(*_told(examples), temperature=1.0)]
 
-    def _evaluated(self, sequences, asked, temperature: float | None = None) -> list[list[float]]:
-        """The log-probabilities that are asked of each sequence, of all processes."""
+    def _evaluated(self, sequences, asked, temperature: float | None = None, values: bool = False) -> list[list[float]]:
+        """The log-probabilities, or values, that are asked of each sequence, of all processes."""
         self.scorer.eval()
         mine: dict[int, list[float]] = {}
-        for index, logprobs, _ in self._scored(sequences, asked, temperature=temperature):
-            parts = logprobs.split([len(asked[i]) for i in index])
+        for index, logprobs, _, *judged in self._scored(sequences, asked, temperature=temperature, values=values):
+            parts = (judged[0] if values else logprobs).split([len(asked[i]) for i in index])
             mine |= zip(index, (part.tolist() for part in parts), strict=True)
         self.scorer.train()
         return distributed.join([*mine], [*mine.values()])
@@ -341,17 +361,26 @@ class Learner:
     # --- adapters and checkpoints -------------------------------------------------------------
 
     def save_adapters(self, folder: str | Path) -> dict[str, Path]:
-        """Write every adapter as a peft folder ``folder/<name>/``, the world model averaged; return where they are."""
-        return adapters.save(self.model, self.layout, self.averages, Path(folder))
+        """Write every adapter as a peft folder ``folder/<name>/``, the world model averaged; return where they are.
+
+        Beside them ``folder/value_head.safetensors``, where there is one: nothing that acts asks for it.
+        """
+        paths = adapters.save(self.model, self.layout, self.averages, Path(folder))
+        if self.objective.uses_values:
+            weight, bias = distributed.whole([p.detach() for p in self.parameters(VALUE_HEAD)])
+            if distributed.first():
+                save_file({"weight": weight, "bias": bias}, Path(folder) / f"{VALUE_HEAD}.safetensors")
+        return paths
 
     def state(self) -> dict:
-        """Adapters and optimizer, gathered, for a checkpoint that any number of processes can load.
+        """Adapters, value head and optimizer, gathered, for a checkpoint that any number of processes can load.
 
         Random numbers are derived from seed and step, so need no state.
         """
         return distributed.whole(
             {
                 "adapters": adapters.state(self.model, self.layout.names),
+                "value_head": [p.detach() for p in self.parameters(VALUE_HEAD)],
                 "optimizer": self.optimizer.state_dict(),
                 "averages": self.averages,
                 "updates": self.updates,
@@ -364,6 +393,9 @@ class Learner:
             CheckpointError: the checkpoint has other adapters or other shapes than this run.
         """
         adapters.load_state(self.model, self.layout.names, state["adapters"])
+        with torch.no_grad():
+            for p, value in zip(self.parameters(VALUE_HEAD), state.get("value_head", []), strict=True):
+                p.copy_(distributed.like(value, p))
         moments = state["optimizer"]["state"]
         for index, p in enumerate(p for group in self.optimizer.param_groups for p in group["params"]):
             for key, value in moments.get(index, {}).items():

@@ -1,4 +1,4 @@
-"""What is optimised: group advantages, the DAPO loss, the world-model loss. Pure tensor functions.
+"""What is optimised: advantages, the losses of DAPO and PPO, the world-model loss. Pure tensor functions.
 
 Knows nothing about models, adapters, tokenizers or the environment. Losses come as sums and
 counts, so that whoever holds the global batch divides once, by the global count, and multiplies
@@ -6,7 +6,8 @@ by lambda once: ``total = policy.mean() + lam * world_model.mean()``.
 
 Sources: DAPO, arXiv 2503.14476 (eq. 8 the objective, section 3.4 the overlong penalty);
 GRPO, arXiv 2402.03300 (group-relative advantages; eq. 4 the KL penalty); PPO, Schulman et al. 2017, arXiv 1707.06347
-(eq. 9 the entropy bonus); self-imitation, Oh et al. 2018, arXiv 1806.05635; truncated importance sampling between
+(eq. 7 the clipped ratio, eq. 9 the entropy bonus); GAE, Schulman et al. 2015, arXiv 1506.02438 (eq. 16);
+self-imitation, Oh et al. 2018, arXiv 1806.05635; truncated importance sampling between
 sampler and learner, Yao et al. 2025 ("Your efficient RL framework secretly brings you off-policy RL training").
 """
 
@@ -18,9 +19,12 @@ from collections.abc import Sequence
 import torch
 
 from lfo.config import RunConfig
+from lfo.learn.batches import actions
+from lfo.protocols import Objective
 from lfo.types import Role, Rollout, Sample
 
 OVERLONG = 0.1  # last share of the token budget in which the soft penalty grows to -1
+REMEMBERED = 0.9  # of the running mean of the rewards, from step to step; PPO without a critic
 
 
 @dataclasses.dataclass
@@ -73,6 +77,8 @@ def dapo_loss(
     weights: torch.Tensor | None = None,
 ) -> LossSum:
     """Clip-higher surrogate, summed over tokens (DAPO eq. 8 without its normaliser); no KL term.
+
+    With clip_low = clip_high it is PPO's (eq. 7).
 
     logprobs, old_logprobs, advantages: (N,), one entry per ACTION token of the batch; `old_logprobs`
     are the sampler's, or with `weights` (N,), of `tis_weights`, the learner's before this step;
@@ -134,6 +140,45 @@ def imitation_loss(logprobs: torch.Tensor) -> LossSum:
     return LossSum(-logprobs.sum(), logprobs.numel(), {})
 
 
+def gae(rewards: Sequence[float], values: Sequence[float], gamma: float, lam: float) -> list[float]:
+    """Generalised advantage estimates of an episode's steps (arXiv 1506.02438, eq. 16); after the last, nothing counts.
+
+    delta_t = r_t + gamma V_{t+1} - V_t; A_t = delta_t + gamma lam A_{t+1}.
+
+    >>> gae([0.0, 1.0], [0.5, 0.5], gamma=1.0, lam=0.5)
+    [0.25, 0.5]
+    """
+    out, following, advantage = [], 0.0, 0.0
+    for reward, value in zip(reversed(rewards), reversed(values), strict=True):
+        advantage = reward + gamma * following - value + gamma * lam * advantage
+        following = value
+        out.append(advantage)
+    return out[::-1]
+
+
+def value_loss(values: torch.Tensor, old_values: torch.Tensor, returns: torch.Tensor, clip: float) -> torch.Tensor:
+    """Half the squared error of values (N,), summed; they are followed up to `clip` from the old ones alone.
+
+    The larger of the errors with and without the clip counts, as in the implementation of PPO that came with the paper.
+    """
+    clipped = old_values + (values - old_values).clamp(-clip, clip)
+    return 0.5 * torch.maximum((values - returns) ** 2, (clipped - returns) ** 2).sum()
+
+
+def explained_variance(samples: Sequence[Sample]) -> float:
+    """1 - Var(return - value) / Var(return) over all action tokens.
+
+    1 where values tell everything; 0 where they tell no more than a constant, or where all returns are the same.
+    """
+    places = [actions(s.roles) for s in samples]
+    values, returns = (
+        torch.tensor([row[t] for row, where in zip(rows, places, strict=True) for t in where])
+        for rows in ([s.values for s in samples], [s.returns for s in samples])
+    )
+    spread = returns.var(correction=0).item() if len(returns) else 0.0
+    return 1 - (returns - values).var(correction=0).item() / spread if spread else 0.0
+
+
 @dataclasses.dataclass
 class Scores:
     """The learner's log-probabilities (N,) of the action tokens; values (N,) where there is a value head, and the
@@ -148,13 +193,15 @@ class Scores:
 class PolicyTokens:
     """What is known of the action tokens of a micro-batch: (N,) each. weights: of `tis_weights`.
 
-    base_logprobs: the frozen base's, where they are asked for.
+    returns, old_values: what a value head is to say, and what it said before the step. base_logprobs: the frozen
+    base's, where they are asked for.
     """
 
     old_logprobs: torch.Tensor
     advantages: torch.Tensor
     weights: torch.Tensor | None = None
     returns: torch.Tensor | None = None
+    old_values: torch.Tensor | None = None
     base_logprobs: torch.Tensor | None = None
 
 
@@ -177,14 +224,17 @@ def regularisers(scores: Scores, batch: PolicyTokens, entropy: float, kl: float)
 class Dapo:
     """DAPO (Yu et al. 2025, arXiv 2503.14476) as an `Objective`."""
 
-    uses_values = False
+    grouped, uses_values = True, False
 
     def __init__(self, config: RunConfig):
+        self.state: dict[str, float] = {}
         self.clip = config.policy.clip
         self.budget = config.rollout.max_tokens
         self.first = bool(config.feedback) and config.feedback.baseline == "first"
 
-    def assign(self, groups: Sequence[Sequence[Rollout]], values=None) -> list[Sample]:
+    def assign(
+        self, groups: Sequence[Sequence[Rollout]], values: Sequence[Sequence[float]] | None = None
+    ) -> list[Sample]:
         """Group-relative advantages of reward plus soft overlong penalty, the same for every action token.
 
         With `feedback.baseline` first they are relative to those who read no feedback.
@@ -204,3 +254,75 @@ class Dapo:
 
     def loss(self, scores: Scores, batch: PolicyTokens) -> LossSum:
         return dapo_loss(scores.logprobs, batch.old_logprobs, batch.advantages, *self.clip, batch.weights)
+
+
+class Ppo:
+    """PPO (Schulman et al. 2017, arXiv 1707.06347) as an `Objective`: every rollout by itself, its reward at its last
+    action token. Without a critic it is REINFORCE with a baseline (Williams 1992), its ratio clipped."""
+
+    grouped = False
+
+    def __init__(self, config: RunConfig):
+        self.state: dict[str, float] = {}  # "baseline": the running mean of the rewards of earlier steps
+        self.clip, self.ppo = config.policy.clip, config.ppo
+        self.uses_values = config.ppo.critic
+
+    def assign(
+        self, groups: Sequence[Sequence[Rollout]], values: Sequence[Sequence[float]] | None = None
+    ) -> list[Sample]:
+        """By GAE, normalised over all action tokens; without a critic, reward minus the running mean of rewards."""
+        played = [row for group in groups for row in group if not row.scout]
+        if not played:
+            return []
+        if values is None:
+            baseline = self._baseline([row.outcome.reward for row in played])
+            return [_assigned(row, [row.outcome.reward - baseline] * len(actions(row.roles))) for row in played]
+        estimates = [self._estimate(row.outcome.reward, told) for row, told in zip(played, values, strict=True)]
+        returns = [[a + v for a, v in zip(*one, strict=True)] for one in zip(estimates, values, strict=True)]
+        return [_assigned(*one) for one in zip(played, _normalised(estimates), returns, values, strict=True)]
+
+    def _estimate(self, reward: float, values: Sequence[float]) -> list[float]:
+        """The advantages of a rollout's action tokens, by their values."""
+        rewards = [0.0] * (len(values) - 1) + [reward] * bool(values)
+        return gae(rewards, values, self.ppo.gamma, self.ppo.gae_lambda)
+
+    def _baseline(self, rewards: Sequence[float]) -> float:
+        """The running mean before these rewards, which move it; of the first ones, their own mean."""
+        mean = sum(rewards) / len(rewards)
+        baseline = self.state.get("baseline", mean)
+        self.state["baseline"] = REMEMBERED * baseline + (1 - REMEMBERED) * mean
+        return baseline
+
+    def loss(self, scores: Scores, batch: PolicyTokens) -> LossSum:
+        """The clipped surrogate, plus `ppo.value_weight` times the value loss where values are told.
+
+        metrics: those of `dapo_loss`; where values are told, also loss (the surrogate alone) and value_loss (before its
+        weight).
+        """
+        loss = dapo_loss(scores.logprobs, batch.old_logprobs, batch.advantages, *self.clip, batch.weights)
+        if scores.values is None:
+            return loss
+        values = value_loss(scores.values, batch.old_values, batch.returns, self.ppo.value_clip)
+        metrics = loss.metrics | {"loss": loss.total.item(), "value_loss": values.item()}
+        return LossSum(loss.total + self.ppo.value_weight * values, loss.count, metrics)
+
+
+def _normalised(rows: Sequence[Sequence[float]], eps: float = 1e-6) -> list[list[float]]:
+    """Minus the mean, over the standard deviation, both of all numbers in all rows."""
+    every = torch.tensor([x for row in rows for x in row], dtype=torch.float64)
+    every = (every - every.mean()) / (every.std(correction=0) + eps)
+    return [part.tolist() for part in every.split([len(row) for row in rows])]
+
+
+def _assigned(row: Rollout, *numbers: Sequence[float]) -> Sample:
+    """numbers: advantages, or advantages, returns and values, of the action tokens; all others have 0.0."""
+    sample = Sample(row.tokens, row.roles, row.logprobs, None)
+    for name, some in zip(("advantages", "returns", "values"), numbers, strict=False):
+        told = dict(zip(actions(row.roles), some, strict=True))
+        setattr(sample, name, [told.get(t, 0.0) for t in range(len(row.tokens))])
+    return sample
+
+
+def make_objective(config: RunConfig) -> Objective:
+    """What the policy of a run learns from outcomes."""
+    return Ppo(config) if config.ppo else Dapo(config)

@@ -10,13 +10,13 @@ from learning import LAYOUTS, as_sampled_by, ids, samples_of
 
 from lfo.config import RunConfig
 from lfo.learn.learner import Learner
-from lfo.learn.objectives import Dapo
+from lfo.learn.objectives import make_objective
 from lfo.types import Encoded, Sample
 
 
 def new_learner(config: RunConfig) -> Learner:
     coupling = config.world_model.coupling if config.world_model else None
-    return Learner(config, LAYOUTS[coupling], Dapo(config), pad_id=0, bf16=config.model.autocast is True)
+    return Learner(config, LAYOUTS[coupling], make_objective(config), pad_id=0, bf16=config.model.autocast is True)
 
 
 @pytest.fixture

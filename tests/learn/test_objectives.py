@@ -13,17 +13,22 @@ from lfo.learn.objectives import (
     Dapo,
     LossSum,
     PolicyTokens,
+    Ppo,
     Scores,
     dapo_loss,
+    explained_variance,
+    gae,
     group_advantages,
     imitation_loss,
     k3,
+    make_objective,
     overlong_penalty,
     regularisers,
     tis_weights,
+    value_loss,
     world_model_loss,
 )
-from lfo.types import Role
+from lfo.types import Role, Sample
 
 
 def test_doctests():
@@ -219,6 +224,108 @@ def test_the_objective_is_the_clipped_loss(dapo):
     assert dapo.loss(Scores(new), PolicyTokens(old, advantages)).total.item() == pytest.approx(-(1.1 - 0.5))
     weighted = dapo.loss(Scores(new), PolicyTokens(old, advantages, weights))
     assert weighted.total.item() == pytest.approx(-(0.55 - 0.5))
+
+
+# --- PPO -------------------------------------------------------------------------------------
+
+
+def test_three_tokens_of_gae_by_hand():
+    """Values 1/2, 1/4, 1/2, reward 1 at the end, gamma 1/2: deltas -3/8, 0, 1/2; gamma lambda = 1/4 hands them on."""
+    assert gae([0.0, 0.0, 1.0], [0.5, 0.25, 0.5], gamma=0.5, lam=0.5) == [-0.375 + 0.125 / 4, 0.125, 0.5]
+
+
+@pytest.mark.parametrize(("lam", "expected"), [(0.0, [-0.25, 0.25, 0.5]), (1.0, [0.5, 0.75, 0.5])])
+def test_lambda_goes_from_one_step_to_the_outcome(lam, expected):
+    """Undiscounted: 0 looks at the next value alone, 1 at the outcome alone."""
+    assert gae([0.0, 0.0, 1.0], [0.5, 0.25, 0.5], gamma=1.0, lam=lam) == expected
+
+
+def test_nothing_done_is_nothing_estimated():
+    assert gae([], [], 1.0, 1.0) == []
+
+
+# value, return -> half the squared error that counts, its slope; the old value is 1, the clip 0.2
+VALUES = [
+    (1.1, 2.0, 0.405, -0.9),  # within the clip
+    (1.5, 2.0, 0.32, 0.0),  # clipped at 1.2, which is farther away: it has moved far enough
+    (1.5, 1.0, 0.125, 0.5),  # moved away from where it should be: the error without the clip is larger
+    (0.5, 0.0, 0.32, 0.0),  # clipped at 0.8
+]
+
+
+@pytest.mark.parametrize(("value", "target", "error", "slope"), VALUES)
+def test_a_value_is_followed_up_to_the_clip(value, target, error, slope):
+    values = torch.tensor([value], requires_grad=True)
+    found = value_loss(values, torch.tensor([1.0]), torch.tensor([target]), clip=0.2)
+    found.backward()
+    assert found.item() == pytest.approx(error) and values.grad.item() == pytest.approx(slope)
+
+
+def judged(values: list[float], returns: list[float]) -> Sample:
+    """A prompt token, then actions."""
+    roles = [Role.PROMPT] + [Role.ACTION] * len(values)
+    none = [0.0] * len(roles)
+    return Sample([1] * len(roles), roles, none, none, values=[9.0, *values], returns=[-9.0, *returns])
+
+
+def test_explained_variance_by_hand():
+    """Returns 0, 1, 0, 1 (variance 1/4); errors 1/2, 1/2, 0, 0 (variance 1/16)."""
+    samples = [judged([-0.5, 0.5], [0.0, 1.0]), judged([0.0, 1.0], [0.0, 1.0])]
+    assert explained_variance(samples) == pytest.approx(0.75)
+    assert explained_variance([judged([7.0, 7.0], [0.0, 1.0])]) == pytest.approx(0)  # a constant explains nothing
+    assert explained_variance([judged([0.0, 3.0], [1.0, 1.0])]) == 0 == explained_variance([])
+
+
+@pytest.fixture
+def make_ppo(make_config):
+    """make_ppo(**settings): with clips of 1/2 for ratios and 1 for values."""
+    defaults = {"policy.clip": [0.5, 0.5], "ppo.value_clip": 1.0, "ppo.gae_lambda": 1.0}
+    return lambda **settings: Ppo(make_config(**(defaults | settings)))
+
+
+def test_the_settings_say_which_objective_it_is(make_config):
+    assert type(make_objective(make_config())) is Dapo and type(make_objective(make_config(ppo={}))) is Ppo
+
+
+def test_an_outcome_is_told_apart_from_what_was_expected(make_ppo, make_rollout):
+    """Values 1/2 everywhere, a success of two action tokens and a failure of two: advantages 1/2 and -1/2, normalised
+    to 1 and -1; returns are the outcomes. Prompts and observations have none; a scout has no part."""
+    won = make_rollout([1, 2], [3], [5], [6], success=True, logprob=-0.5)
+    lost = make_rollout([1, 2], [3, 4], success=False)
+    scout = make_rollout([1, 2], [3], success=True, scout=True)
+    ppo = make_ppo()
+    first, second = ppo.assign([[won, scout], [lost]], [[0.5, 0.5], [0.5, 0.5]])
+    assert (first.tokens, first.roles, first.old_logprobs) == (won.tokens, won.roles, won.logprobs)
+    assert first.advantages == pytest.approx([0, 0, 1, 0, 1], abs=1e-5) and first.returns == [0, 0, 1, 0, 1]
+    assert second.advantages == pytest.approx([0, 0, -1, -1], abs=1e-5) and second.returns == [0, 0, 0, 0]
+    assert first.values == [0, 0, 0.5, 0, 0.5] and not ppo.grouped and ppo.uses_values and ppo.state == {}
+    assert ppo.assign([], None) == [] and ppo.state == {}
+
+
+def test_without_a_critic_the_baseline_is_the_running_mean(make_ppo, make_rollout):
+    """Rewards 1, 0, then 1, 1: baselines 1/2 (their own mean), then still 1/2; after these 0.9 / 2 + 0.1 = 0.55."""
+    ppo = make_ppo(**{"ppo.critic": False})
+    won, lost = make_rollout([1], [3, 4], success=True), make_rollout([1], [2], success=False)
+    first, second = ppo.assign([[won, lost]])
+    assert (first.advantages, second.advantages) == ([0, 0.5, 0.5], [0, -0.5])
+    assert ppo.state == {"baseline": 0.5} and first.returns is None is first.values and not ppo.uses_values
+    assert [sample.advantages[1] for sample in ppo.assign([[won], [won]])] == [0.5, 0.5]
+    assert ppo.state == {"baseline": pytest.approx(0.55)}
+
+
+def test_its_loss_by_hand(make_ppo):
+    """Ratios 2 and 1/10 with advantages 1 and -1, clipped at 3/2 and 1/2: surrogate 1. Values 1 and 3, returns 0 and 4,
+    old values 0 and 1, the second clipped at 2: errors 1/2 and 2, of which half counts."""
+    old, advantages = torch.tensor([-1.0, -1.0]), torch.tensor([1.0, -1.0])
+    new = old + torch.tensor([2.0, 0.1]).log()
+    told = {"returns": torch.tensor([0.0, 4.0]), "old_values": torch.tensor([0.0, 1.0])}
+    ppo = make_ppo(**{"ppo.value_weight": 0.5})
+    loss = ppo.loss(Scores(new, torch.tensor([1.0, 3.0])), PolicyTokens(old, advantages, **told))
+    assert loss.metrics["loss"] == pytest.approx(-1) and loss.metrics["value_loss"] == pytest.approx(2.5)
+    assert loss.total.item() == pytest.approx(-1 + 0.5 * 2.5) and loss.count == 2
+    assert loss.metrics["ratio_clipped"] == 2
+    alone = ppo.loss(Scores(new), PolicyTokens(old, advantages))  # where nobody judges
+    assert alone.total.item() == pytest.approx(-1) and "value_loss" not in alone.metrics
 
 
 # --- the world model -------------------------------------------------------------------------
