@@ -1,6 +1,6 @@
 """Feedback-guided DAPO: later rollouts of a group read what went wrong in earlier ones; the policy is to do without.
 
-`Feedback` stands around any other coupling. It deals the rollouts of a group out in waves, and sets what the failed
+`Guided` stands around any other coupling. It deals the rollouts of a group out in waves, and sets what the failed
 attempts of the earlier waves were told into the context of the later ones, after whatever the inner coupling notes. A
 teacher (the policy, or the frozen base) plays these; `feedback.learn` says what the policy makes of them. Closest: ERL
 (arXiv 2602.13949), RLTF-SD (arXiv 2602.02482), SDPO (arXiv 2601.20802); docs/feedback.md says what differs.
