@@ -23,6 +23,9 @@ class RecordError(ValueError):
     """A data file does not say what its record type says. The message names the file, line and remedy."""
 
 
+BASE = "base"  # the model without any adapter, in the place of an adapter's name
+
+
 class Role(enum.IntEnum):
     """Who wrote a token. The policy loss sees ACTION tokens only."""
 

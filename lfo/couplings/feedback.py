@@ -20,10 +20,9 @@ from lfo.protocols import Coupling, Question, Script
 from lfo.rollout.engine import Prompt
 from lfo.rollout.play import Row, Waves
 from lfo.text.codec import Codec
-from lfo.types import Example, Feedback, Role, Rollout, Sample, Task, Turn, by_group
+from lfo.types import BASE, Example, Feedback, Role, Rollout, Sample, Task, Turn, by_group
 
 SOURCE = "earlier attempt"  # who says a note on one
-BASE = "base"  # the model without adapters
 READ = 5  # turns of an attempt, the last ones, that a model reads before it writes feedback
 
 Told = Generator[list[Prompt], list, list[Feedback]]  # a script whose result is feedback

@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Mapping
 
-from lfo.types import Action, Call, Hangup, Malformed
+from lfo.types import Action, Call, Hangup, Malformed, StopReason
 
 ARGS_TAG = "<|args|>"
 MAX_ACTION_CHARS = 4_000  # longer than any sensible call; guards the JSON parser
@@ -59,6 +59,12 @@ def _complaint(name: str, schema: dict, value) -> str:
     if schema["type"] == "object" and not (isinstance(value, dict) and all(isinstance(v, str) for v in value.values())):
         return f"{name} must be an object of strings."
     return ""
+
+
+def require_open(stop: StopReason | None) -> None:
+    """Raises RuntimeError where an episode is over: it is used once."""
+    if stop:
+        raise RuntimeError(f"this episode ended ({stop}); build a new one for another attempt.")
 
 
 def written(action: Action) -> str:

@@ -21,8 +21,8 @@ from lfo.config import ModelConfig, derive_seed
 from lfo.protocols import AdapterLayout
 from lfo.runs import CheckpointError
 from lfo.text.base import load_base, load_tokenizer
+from lfo.types import BASE
 
-BASE = "base"  # the model without any adapter
 ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
 
 

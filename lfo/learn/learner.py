@@ -25,7 +25,6 @@ from torch.nn.utils import clip_grads_with_norm_
 from lfo import distributed
 from lfo.config import RunConfig, derive_seed
 from lfo.learn import adapters
-from lfo.learn.adapters import BASE
 from lfo.learn.batches import acted, actions, at, heard, pack, shares
 from lfo.learn.forward import Scorer
 from lfo.learn.objectives import (
@@ -39,7 +38,7 @@ from lfo.learn.objectives import (
 )
 from lfo.protocols import AdapterLayout, Objective
 from lfo.text.base import load_base
-from lfo.types import Encoded, Rollout, Sample
+from lfo.types import BASE, Encoded, Rollout, Sample
 
 POLICY, WORLD_MODEL = "policy", "world_model"
 VALUE_HEAD = "value_head"  # no adapter: trained with the policy, and of no use to a sampler
@@ -337,7 +336,7 @@ class Learner:
         asked = [sample for sample in samples if sample.taught]
         if not asked:
             return list(samples)
-        teacher = BASE if self.config.feedback.teacher == "base" else POLICY
+        teacher = BASE if self.config.feedback.teacher == BASE else POLICY
         theirs = iter(self.action_logprobs([sample.taught for sample in asked], teacher))
         mine = iter(self.action_logprobs(asked))
         return [_pushed(s, next(theirs), next(mine)) if s.taught else s for s in samples]

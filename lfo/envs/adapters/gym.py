@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import gymnasium
 
-from lfo.envs.base import Tool
+from lfo.envs.base import Tool, require_open
 from lfo.types import Action, Hangup, Malformed, Outcome, StopReason, Task, Turn
 
 ACT = Tool("act", "WRITE", "Do or say something.", {"action": {"type": "string"}})
@@ -74,8 +74,7 @@ class GymEpisode:
         self.stop: StopReason | None = None
 
     def step(self, action: Action) -> str:
-        if self.stop:
-            raise RuntimeError(f"this episode ended ({self.stop}); build a new one for another attempt.")
+        require_open(self.stop)
         if isinstance(action, Hangup):
             status, observation = "stopped", ""
             self._end(StopReason.AGENT_STOPPED)

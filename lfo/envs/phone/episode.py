@@ -21,6 +21,7 @@ import json
 from typing import Literal
 
 from lfo.config import Count, Flag, Positive, settings
+from lfo.envs.base import require_open
 from lfo.envs.phone.csr import CsrSimulator, DreamtCsr, listed_under
 from lfo.envs.phone.records import PhoneTask
 from lfo.envs.phone.tools import FORM, PHONE, SEARCH, search_company
@@ -99,8 +100,7 @@ class PhoneEpisode:
         Raises:
             RuntimeError: the episode is over.
         """
-        if self.stop:
-            raise RuntimeError(f"this episode ended ({self.stop}); build a new one for another attempt.")
+        require_open(self.stop)
         if isinstance(action, Hangup):
             status, data = "stopped", {}
             self.stop = StopReason.AGENT_STOPPED

@@ -13,7 +13,7 @@ import contextlib
 import random
 
 from lfo.config import Positive, settings
-from lfo.envs.base import Tool
+from lfo.envs.base import Tool, require_open
 from lfo.envs.shell.machines import REFUSALS, Desk, HiddenHouse
 from lfo.envs.shell.records import ShellTask
 from lfo.envs.shell.sandbox import AS_USUAL, Limits, Ran, Sandbox, SandboxError, require_bubblewrap
@@ -78,8 +78,7 @@ class ShellEpisode:
         Raises:
             RuntimeError: the episode is over.
         """
-        if self.stop:
-            raise RuntimeError(f"this episode ended ({self.stop}); build a new one for another attempt.")
+        require_open(self.stop)
         if isinstance(action, Hangup):
             status, observation, self.stop = "stopped", "", StopReason.AGENT_STOPPED
         elif isinstance(action, Malformed):

@@ -14,6 +14,7 @@ import itertools
 from collections.abc import Iterable
 
 from lfo.rollout.engine import Completion, Prompt, require_adapter
+from lfo.types import BASE
 
 Answers = list[tuple[int, Completion]]
 
@@ -104,4 +105,4 @@ class TicketEngine(abc.ABC):
 
 
 def _is_bare(prompt: Prompt) -> bool:
-    return prompt.adapter == "base"
+    return prompt.adapter == BASE
