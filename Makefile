@@ -40,7 +40,7 @@ unexport MPLBACKEND
 
 PAPERMILL = $(BIN)/papermill -k python3 --cwd . --log-output
 
-.PHONY: help setup results lab notebooks science test test-notebooks test-vllm setup-vllm bench base clean
+.PHONY: help setup results lab notebooks science test test-notebooks test-vllm test-extras setup-vllm bench base clean
 
 help:  ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -125,6 +125,9 @@ setup-vllm:
 
 test-vllm: setup-vllm  ## vLLM with both adapters, in this process and as servers, on CPU (creates .venv-vllm)
 	$(VLLM)/bin/pytest tests/rollout/test_vllm_engine.py
+
+test-extras:  ## install each extra by itself into a fresh environment and use it (gigabytes; EXTRAS="openenv verl" for some)
+	$(PYTHON) scripts/extras.py $(EXTRAS)
 
 # One thread, as every run of a sweep has: with a base this small a second one helps little, and waiting for it costs.
 bench: export OMP_NUM_THREADS ?= 1

@@ -94,11 +94,15 @@ def test_an_episode_for_trl_runs_by_hand():
 
 def test_integrations_are_of_the_pinned_versions_and_shown_by_tests_that_exist():
     page = (DOCS / "integrations.md").read_text(encoding="utf-8")
-    found = re.findall(r"^\| (\w+)[^|]* \| ([\d.]+) \|.*`\S+/pytest (\S+)` \| \d{4}-\d\d-\d\d \|$", page, re.MULTILINE)
-    assert len(found) == 3
-    pins = (DOCS.parent / "pyproject.toml").read_text(encoding="utf-8")
-    for name, version, test in found:
-        assert f'"{name.lower()}=={version}"' in pins and (DOCS.parent / test).is_file()
+    rows = r"^\| (\w+)[^|]* \| ([\d.]+) \|.*\| `([^`]+)` \| \d{4}-\d\d-\d\d \|$"
+    found = re.findall(rows, page, re.MULTILINE)
+    assert {name for name, _, _ in found} == {"TRL", "OpenEnv", "verifiers", "verl", "Gymnasium"} and len(found) == 6
+    root = DOCS.parent
+    pinned = ("pyproject.toml", "integrations/verifiers_lfo/pyproject.toml", "scripts/extras.py")
+    pins = "".join((root / name).read_text(encoding="utf-8") for name in pinned)
+    for name, version, command in found:
+        paths = [word for word in command.split() if word.startswith(("tests/", "scripts/"))]
+        assert f'"{name.lower()}=={version}"' in pins and paths and all((root / path).is_file() for path in paths)
 
 
 def test_every_page_is_in_the_index():

@@ -4,6 +4,7 @@ import ast
 import fnmatch
 import os
 import re
+import runpy
 import subprocess
 import tomllib
 from pathlib import Path
@@ -215,6 +216,16 @@ def test_environments_agree():
     assert re.search(r"^EXTRA +\?= (\S+)$", makefile, re.MULTILINE)[1] in extras
     covered_apart = re.search(r"^NO_CORE +:= (.*)$", makefile, re.MULTILINE)[1]
     assert covered_apart == "lfo/lab/**,lfo/cli.py,lfo/rollout/vllm/**", "`make test` covers other modules"
+
+
+def test_every_extra_is_tried_by_a_line():
+    """By `make test-extras`; those that exclude each other alone, all others beside cpu."""
+    script = runpy.run_path(str(ROOT / "scripts" / "extras.py"))
+    assert set(script["LINES"]) == set(script["extras"]())
+    for name, line in script["LINES"].items():
+        compile(line, name, "exec")
+        assert script["installations"](name) == [["-e", f".[{name}]" if name in script["ALONE"] else f".[cpu,{name}]"]]
+    assert all((ROOT / path).is_dir() for path, *_ in script["TESTS"].values())
 
 
 INSTALL = re.compile(r"\bpip install ((?:[^&|;\n]|\\\n)+)")

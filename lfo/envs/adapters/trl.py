@@ -18,14 +18,12 @@ import inspect
 from collections.abc import Mapping
 from typing import Literal
 
-from gymnasium.utils.seeding import np_random
-
+from lfo.envs.adapters.shared import SPLITS, chosen, tasks_of
 from lfo.envs.base import Tool, parse_action, written
 from lfo.protocols import Environment, Episode
 from lfo.types import Call, Hangup, Task
 
 OVER = "This is over: nothing was done. Make no more calls."
-SPLITS = ("train", "validation", "test")
 
 
 def rows(env: Environment, split: str, seed: int = 0) -> list[dict]:
@@ -38,10 +36,7 @@ def rows(env: Environment, split: str, seed: int = 0) -> list[dict]:
         ValueError: the split has no tasks.
     """
     prompt = [{"role": "system", "content": env.system}, {"role": "user", "content": ""}]
-    found = [{"prompt": prompt, "task_id": task.task_id, "seed": seed} for task in env.tasks(split)]
-    if not found:
-        raise ValueError(f"the environment has no tasks in '{split}'; splits: {', '.join(SPLITS)}.")
-    return found
+    return [{"prompt": prompt, "task_id": task.task_id, "seed": seed} for task in tasks_of(env, split)]
 
 
 def environment_factory(env: Environment) -> type:
@@ -75,7 +70,7 @@ class _Instance:
             raise ValueError(f"{row} is no row of this environment; lfo.envs.adapters.trl.rows makes them.")
         if self._episode and self._reward is None:  # nobody asked how the last one went
             self._episode.close()
-        self._episode = self._env.episode(self._tasks[row["task_id"]], _episode_seed(row["seed"]))
+        self._episode = self._env.episode(*chosen([self._tasks[row["task_id"]]], row["seed"], 0))
         self._reward = None
         return self._episode.request
 
@@ -92,11 +87,6 @@ class _Instance:
         if self._episode.stop:
             return OVER
         return self._episode.step(parse_action(written(Call(tool, arguments)), self._env.tools))
-
-
-def _episode_seed(seed: int) -> int:
-    """What `PhoneCallEnv.reset(seed=seed, options={"task": ...})` draws: the same seed is the same episode there."""
-    return int(np_random(seed)[0].integers(2**31))
 
 
 def _method(tool: Tool):

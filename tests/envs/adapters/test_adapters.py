@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import importlib.util
 import itertools
 import json
 import random
@@ -9,6 +12,9 @@ import re
 from pathlib import Path
 
 import pytest
+import verl_loop
+from serving import serving
+from transformers import AutoTokenizer
 
 import lfo
 from lfo.config import ConfigError, EnvConfig
@@ -75,6 +81,54 @@ def through_trl(world, task, rules, seed, texts) -> tuple[list[str], float]:
     return said, env.get_reward()
 
 
+class Kept(PhoneEnvironment):
+    """Remembers its last episode."""
+
+    def episode(self, task, seed, responder=None):
+        self.made = super().episode(task, seed)
+        return self.made
+
+
+def through_verl(world, task, rules, seed, texts) -> tuple[list[str], float]:
+    """The page's loop, with verl's own base class where there is one, and a chat model that says what it is to say."""
+    names = program()
+    names["ENV"] = kept = Kept(world, rules)
+    _, out = verl_loop.play(names, CHAT["tokenizer"], task, seed, texts)
+    return [kept.made.request, *(turn.observation for turn in kept.made.turns[: len(texts)])], out.reward_score
+
+
+program = functools.cache(verl_loop.page)
+CHAT: dict = {}  # its tokenizer
+OPEN = contextlib.ExitStack()
+CLIENTS: dict = {}  # rules -> a session of OpenEnv at a server of its own
+
+
+@pytest.fixture(scope="module", autouse=True)
+def ended(chat_path):
+    """Servers and clients end with this module."""
+    CHAT["tokenizer"] = AutoTokenizer.from_pretrained(chat_path)
+    with OPEN:
+        yield
+
+
+def through_openenv(world, task, rules, seed, texts) -> tuple[list[str], float]:
+    """By a client over a WebSocket; the rewards of all its steps are summed up, as trainers do."""
+    from lfo.envs.adapters import openenv
+
+    phone = PhoneEnvironment(world, rules)
+    if rules not in CLIENTS:
+        client = openenv.Client(OPEN.enter_context(serving(openenv.app(phone))))
+        CLIENTS[rules] = OPEN.enter_context(client.sync())
+    index = [task.task_id for task in phone.tasks(task.split)].index(task.task_id)
+    steps = [CLIENTS[rules].reset(seed=seed, split=task.split, index=index)]
+    for text in [*texts, ""]:
+        if not steps[-1].done:
+            tool, _, arguments = text.partition("<|args|>")
+            call = openenv.ToolCall(tool=tool, arguments=json.loads(arguments or "{}"))
+            steps.append(CLIENTS[rules].step(call))
+    return [step.observation.text for step in steps[: len(texts) + 1]], sum(step.reward for step in steps[1:])
+
+
 def through_gym(world, task, rules, seed, texts) -> tuple[list[str], float]:
     """`PhoneCallEnv` itself, wrapped: what is said to it is the argument of the one tool; the empty text hangs up."""
     env = gym.GymEnvironment(lambda: PhoneCallEnv(world, [task], rules), "Call.", {"train": [seed]})
@@ -92,7 +146,19 @@ def tasks(world) -> dict[int, PhoneTask]:
     return {1: world.split("train", (1,))[0], 4: world.split("test", (4,))[0]}
 
 
-@pytest.mark.parametrize("adapter", [through_trl, through_gym])
+THEIRS = pytest.mark.filterwarnings("default")  # others' warnings are not this project's
+NEEDS_OPENENV = pytest.mark.skipif(
+    importlib.util.find_spec("openenv") is None, reason="OpenEnv is not installed here; docs/integrations.md says how"
+)
+ADAPTERS = [
+    through_trl,
+    through_gym,
+    pytest.param(through_verl, marks=THEIRS),
+    pytest.param(through_openenv, marks=[THEIRS, NEEDS_OPENENV]),
+]
+
+
+@pytest.mark.parametrize("adapter", ADAPTERS)
 @pytest.mark.parametrize("policy", [*REFERENCE_POLICIES, "careless"])
 def test_the_same_seed_is_the_same_episode(world, tasks, adapter, policy):
     """Each episode is played again up to every one of its actions, so that each of its rewards is seen."""
@@ -131,7 +197,7 @@ def test_nothing_needs_an_adapter_and_no_adapter_a_world():
     root = Path(lfo.__file__).parent
     files = {path.relative_to(root).as_posix(): path.read_text(encoding="utf-8") for path in root.glob("**/*.py")}
     adapters = {name for name in files if name.startswith("envs/adapters/")}
-    assert len(adapters) == 3
+    assert len(adapters) == 5
     assert not [name for name in files.keys() - adapters if "envs.adapters" in files[name]]
     imported = {name: set(re.findall(r"^\s*(?:from|import) lfo\.([\w.]+)", files[name], re.M)) for name in adapters}
-    assert set().union(*imported.values()) == {"envs.base", "protocols", "types"}
+    assert set().union(*imported.values()) == {"envs.adapters.shared", "envs.base", "protocols", "types"}
