@@ -7,9 +7,11 @@ a user can mend end in one sentence, not in a traceback.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import os
 import random
+import signal
 import sys
 from pathlib import Path
 
@@ -81,7 +83,12 @@ def _add_training(commands) -> None:
     sweep = commands.add_parser("sweep", help="train a grid or arms x seeds, resumably, one process per core")
     sweep.add_argument("--grid", type=Path, required=True, help="e.g. configs/tuning_baseline.yaml")
     sweep.add_argument("--out", type=Path, required=True, help="folder of the run folders")
-    sweep.add_argument("--workers", type=_positive, help="runs at a time; default one per core")
+    sweep.add_argument("--workers", type=_positive, help="runs at a time on this machine; default: as cores allow")
+    sweep.add_argument("--cores", type=_positive, default=1, help="of every run, its threads; numbers depend on them")
+    sweep.add_argument("--ray", nargs="?", const="local", metavar="ADDRESS", help="on Ray: here, or on this cluster")
+    sweep.add_argument("--gpus", type=float, default=0.0, help="of every run, also in parts; Ray shares them out")
+    sweep.add_argument("--retries", type=int, default=2, help="of a run whose process or machine was lost")
+    sweep.add_argument("--part", default="0/1", help="one of several shares of the runs, e.g. 0/3; no table then")
     sweep.set_defaults(act=_sweep)
 
     estimate = commands.add_parser("estimate", help="how long the unfinished runs of sweeps will take on this machine")
@@ -217,16 +224,28 @@ def _plan(args) -> None:
 
 def _train(args) -> None:
     from lfo import distributed
-    from lfo.runs import RunFolder
     from lfo.train import train
 
     own = args.run / "config.json"
     path = args.config or (own if own.exists() else Path("configs/laptop.yaml"))
     config = load_config(path, **parse_settings(args.set))
     distributed.start(args.device)  # first of all: it gives each process its own GPU
-    folder = RunFolder(train(config, args.run, device=usable_device(args.device), progress=not args.quiet))
+    device, progress = usable_device(args.device), not args.quiet
+    with _run_folder(config, args.run) as folder:
+        train(config, folder, device=device, progress=progress)
     if distributed.first():
         print(f"metrics: {folder.path / 'metrics.jsonl'}; adapters: {folder.path / 'adapters'}")
+
+
+def _run_folder(config, path):
+    """Without a tracker nothing is imported that figures need."""
+    from lfo.runs import RunFolder
+
+    if not config.tracker:
+        return contextlib.nullcontext(RunFolder(path))
+    from lfo.lab.tracking import Tracked
+
+    return contextlib.closing(Tracked(path, config))
 
 
 def _serve(args) -> None:
@@ -241,14 +260,31 @@ def _serve(args) -> None:
 def _sweep(args) -> None:
     from lfo.lab.factorial import dial_summary
     from lfo.lab.report import save_table
-    from lfo.lab.sweep import by_arm, read_grid, train_many
+    from lfo.lab.sweep import by_arm, part_of, read_grid, train_many
     from lfo.lab.tables import sweep_table
 
-    folders = train_many(read_grid(args.grid, args.out), args.workers)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: a batch system sends it to all processes
+    runs = part_of(read_grid(args.grid, args.out), args.part)
+    folders = train_many(runs, executor=_executor(args), device="cuda" if args.gpus else "cpu")
+    if args.part != "0/1":
+        print(f"trained {len(folders)} runs; without --part, once all are done, the table is written")
+        return
     arms = by_arm(folders, parts=len(folders[0].relative_to(args.out).parts) - 1)
     table = dial_summary(arms) if "" not in arms else sweep_table(folders)
     path = save_table(table, args.out / "summary", arms if "" not in arms else {f.name: [f] for f in folders})
     print(f"{table.to_string(index=False)}\nwrote {path}")
+
+
+def _executor(args):
+    """Where the runs of a sweep are trained."""
+    from lfo.lab.cluster import Ray
+    from lfo.lab.sweep import Processes
+
+    if args.ray:
+        return Ray(args.ray, args.workers, args.cores, args.gpus, args.retries)
+    if args.gpus:
+        raise ConfigError("Ray shares out GPUs: add --ray, or train one run after another by `lfo train`.")
+    return Processes(args.workers, args.cores, args.retries)
 
 
 def _estimate(args) -> None:

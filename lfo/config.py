@@ -242,6 +242,8 @@ class RunConfig:
     checkpoint_every: Positive = 5  # steps
     warmup_tasks: Count = 16  # the learning rates rise linearly over these, then fall by a cosine to a tenth
     weight_decay: Weight = 0.0
+    # who is told of the run while it is trained (docs/tracking.md); None: nobody, all that is said lies in its folder
+    tracker: Literal["tensorboard", "wandb", "trackio"] | None = None
     env: EnvConfig = EnvConfig()
     model: ModelConfig = ModelConfig()
     policy: PolicyConfig = PolicyConfig()
@@ -470,7 +472,7 @@ def up_to_date(data: Mapping, strict: bool = True) -> dict:
         rollout["engine"] = ",".join(rollout.pop("servers", None) or ["http://127.0.0.1:8010"])
     if isinstance(model, dict) and model.get("targets") == "qvo" and not strict:
         model["targets"] = "attention"
-    for name, value in _flat(data).items():
+    for name, value in flat(data).items():
         if name in GONE:
             if strict:
                 raise ConfigError(f"there is no setting '{name}' any more: {GONE[name]}.")
@@ -485,7 +487,7 @@ def up_to_date(data: Mapping, strict: bool = True) -> dict:
     return data
 
 
-def _flat(data: Mapping) -> dict:
+def flat(data: Mapping) -> dict:
     """Settings by dotted name."""
     groups = {name: part for name, part in data.items() if isinstance(part, Mapping)}
     inner = {f"{group}.{name}": value for group, part in groups.items() for name, value in part.items()}

@@ -24,7 +24,7 @@ from lfo.text.codec import Codec
 from lfo.types import Attempt, Example, Rollout, Task
 
 JUDGED = 200  # replies of one evaluation, at most, that the world model's predictions are held against
-SHOWN = 5  # predictions beside the truth, of one evaluation
+SHOWN = 5  # predictions beside the truth, and episodes, of one evaluation
 
 
 def play_tasks(
@@ -129,8 +129,18 @@ def reply_rows(engine: Engine, codec: Codec, examples: Sequence[Example], adapte
         hits[row["category"]].append(row["right"])
     shares = [{"category": category, "accuracy": sum(h) / len(h), "n": len(h)} for category, h in sorted(hits.items())]
     shown = [{name: row[name] for name in ("task_id", "said", "predicted", "right")} for row in inspected]
-    spread = shown[:: max(1, len(shown) // SHOWN)][:SHOWN]
-    return [{"kind": "reply", **row} for row in shares] + [{"kind": "prediction", **row} for row in spread]
+    return [{"kind": "reply", **row} for row in shares] + [{"kind": "prediction", **row} for row in spread(shown)]
+
+
+def spread(rows: Sequence) -> Sequence:
+    """At most `SHOWN` of them, from the first on, as far apart as they go."""
+    return rows[:: max(1, len(rows) // SHOWN)][:SHOWN]
+
+
+def trajectory(codec: Codec, row: Rollout) -> dict:
+    """An episode as it was read and said, notes included."""
+    facts = {"task_id": row.task_id, "success": row.success, "stop": str(row.stop)}
+    return {"kind": "trajectory", **facts, "text": codec.decode(row.tokens)}
 
 
 def examine(engine: Engine, codec: Codec, adapter: str, split: str) -> dict[str, float]:
@@ -174,5 +184,7 @@ def evaluation_rows(
             rows.append({"kind": "rules", **examine(engine, codec, listener, split)})
         elif isinstance(coupling, Memory):
             rows.append({"kind": "rules", **codec.env.knowledge.examine(coupling.recall, split)})
+        if c.tracker:
+            rows += [trajectory(codec, row) for row in spread(played)]
         out += [{"split": split, **row} for row in rows]
     return out

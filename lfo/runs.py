@@ -28,6 +28,7 @@ from lfo.config import ConfigError, RunConfig, as_dict, read_config
 from lfo.types import Example, RecordError, read_jsonl, write_jsonl
 
 REPORTED_PACKAGES = ("torch", "transformers", "peft", "numpy")
+BESIDE = {"distributed": {}, "tracker": None}  # settings that may change within a run: its layout, who is told of it
 
 
 class CheckpointError(ValueError):
@@ -43,6 +44,8 @@ class RunFolder:
 
     Raises (by what reads a file that is not there): RunError.
     """
+
+    tracker: str | None = None  # who is told of what is logged here; `lfo.lab.tracking` has folders that tell somebody
 
     def __init__(self, path: str | Path):
         self.path = Path(path)
@@ -141,8 +144,8 @@ class RunFolder:
     def finished(self, config: RunConfig) -> bool:
         """Whether this very config was trained and evaluated to the end here, and its adapters are still there.
 
-        Settings that are gone count as what they always are now, and another `distributed` is the same run. What a
-        clone brings along are metrics without adapters: such a run is trained again.
+        Settings that are gone count as what they always are now, and another `distributed` or `tracker` is the same
+        run. What a clone brings along are metrics without adapters: such a run is trained again.
         """
         if not (self.path / "config.json").exists() or not any(self.path.glob("adapters/v*")):
             return False
@@ -151,7 +154,7 @@ class RunFolder:
         except ConfigError:
             return False
         last = self.newest()
-        same = theirs | {"distributed": {}} == mine | {"distributed": {}}
+        same = theirs | BESIDE == mine | BESIDE
         return same and last.get("kind") == "seconds" and last["tasks"] >= config.task_budget
 
     # --- checkpoints --------------------------------------------------------------------------
@@ -191,8 +194,7 @@ class RunFolder:
         return None
 
     def _require_same(self, path: Path, config: RunConfig, theirs: dict) -> None:
-        mine = as_dict(config)
-        mine["distributed"] = theirs["distributed"] = {}  # another layout, the same run
+        mine, theirs = as_dict(config) | BESIDE, theirs | BESIDE
         for data in (mine, theirs):
             if data["rollout"]["engine"] not in ("torch", "vllm"):
                 data["rollout"]["engine"] = "servers"  # where they run may change

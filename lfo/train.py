@@ -26,7 +26,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from lfo import distributed
-from lfo.config import RunConfig, derive_seed
+from lfo.config import ConfigError, RunConfig, derive_seed
 from lfo.couplings import make_coupling
 from lfo.envs import make_environment
 from lfo.evaluate import evaluation_rows, means
@@ -60,12 +60,16 @@ class Sampled(Record):
 class Run:
     """State of one training run; `advance` is one step of the loop.
 
-    Sampling has a position of its own (`stream`, `sampled`, the steps that were sampled for): with
+    folder: a path, or a `RunFolder` that tells a tracker what is logged there; ConfigError where the config names
+    another tracker. Sampling has a position of its own (`stream`, `sampled`, the steps that were sampled for): with
     asynchronous rollouts it is a step ahead of what was learned (`tasks_seen`, `step`).
     """
 
     def __init__(self, config: RunConfig, folder: str | Path, env: Environment | None = None, device: str = "cpu"):
-        self.config, self.folder = config, RunFolder(folder)
+        self.config, self.folder = config, folder if isinstance(folder, RunFolder) else RunFolder(folder)
+        if config.tracker != self.folder.tracker:
+            remedy = "use `lfo train`, or train in lfo.lab.tracking.Tracked(folder, config)"
+            raise ConfigError(f"tracker is {config.tracker}, and {self.folder.tracker} is told: {remedy}.")
         self.env = env or make_environment(config.env)
         self.codec, self.coupling = make_coupling(config, self.env)
         self.objective = make_objective(config)

@@ -19,12 +19,6 @@ from lfo.runs import RunFolder
 
 def report(runs: Runs, out: str | Path) -> list[Path]:
     """All figures and tables of these runs in one folder; return their paths."""
-    figures.style()
-    drawn = {
-        "learning_curves": figures.learning_curves,
-        "success_by_level": figures.success_by_level,
-        "training_signals": figures.training_signals,
-    }
     made = {
         "final_success": tables.final_table,
         "tasks_to_threshold": tables.threshold_table,
@@ -32,15 +26,26 @@ def report(runs: Runs, out: str | Path) -> list[Path]:
     }
     if len(frame(runs, "outcomes")):  # which earlier versions did not write
         made["summary"] = factorial.summary
-    if len(frame(runs, "rules")):
-        drawn["world_model"] = figures.world_model_curves
     if len(frame(runs, "reply")):
         made["reply_accuracy"] = tables.reply_table
     if frame(runs, "step").get("trained_tokens", pd.Series([None])).notna().all():
         made["compute"] = tables.compute_table
-    paths = [save_figure(draw(runs), Path(out) / name, runs) for name, draw in drawn.items()]
+    paths = [save_figure(fig, Path(out) / name, runs) for name, fig in figures_of(runs).items()]
     plt.close("all")
     return paths + [save_table(make(runs), Path(out) / name, runs) for name, make in made.items()]
+
+
+def figures_of(runs: Runs) -> dict[str, plt.Figure]:
+    """What can be drawn from these runs, by name."""
+    figures.style()
+    drawn = {
+        "learning_curves": figures.learning_curves,
+        "success_by_level": figures.success_by_level,
+        "training_signals": figures.training_signals,
+    }
+    if len(frame(runs, "rules")):
+        drawn["world_model"] = figures.world_model_curves
+    return {name: draw(runs) for name, draw in drawn.items()}
 
 
 def save_figure(fig: plt.Figure, path: str | Path, runs: Runs | None = None, facts: Mapping | None = None) -> Path:

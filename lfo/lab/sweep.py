@@ -1,21 +1,27 @@
-"""Many runs at once: one process per run, as many at a time as there are cores.
+"""Many runs at once: one process per run, on the cores of this machine or wherever Ray finds room (`lfo.lab.cluster`).
 
-Each run is `lfo train` in a process of its own with one thread: sums depend on the number of threads, so
-that a run's numbers depend neither on how many run beside it nor on the machine's cores. An
+Each run is `lfo train` in a process of its own with as many threads as it has cores, one unless it is given more: sums
+depend on the number of threads, so that a run's numbers depend neither on how many run beside it nor on the machine.
+Who is where decides an executor; that runs are finished, lost, interrupted and shown is the same above all of them. An
 interrupted sweep goes on where each run stopped.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent import futures
 from pathlib import Path
+from typing import Protocol
 
 from tqdm import tqdm
 
@@ -24,7 +30,7 @@ from lfo.runs import RunFolder
 
 POLL_SECONDS = 1.0
 GRID_KEYS = {"config", "seeds", "worlds", "fixed", "grid", "arms"}
-THREADS = "1"  # per run
+RETRIES = 2  # of a run whose process, or machine, was lost; one that said why it ended is not tried again
 
 
 def read_grid(path: str | Path, out: str | Path) -> dict[Path, RunConfig]:
@@ -91,78 +97,162 @@ def seeded(config: RunConfig, seeds: list[int], out: str | Path) -> dict[Path, R
     return {Path(out) / config.name / f"seed{s}": dataclasses.replace(config, seed=s) for s in seeds}
 
 
+def part_of(runs: Mapping[Path, RunConfig], part: str) -> dict[Path, RunConfig]:
+    """One of several equal shares of the runs: "0/3" is the first of three, every third run from the first on.
+
+    Raises:
+        ConfigError: there is no such share.
+    """
+    number, _, count = part.partition("/")
+    if not (number.isdecimal() and count.isdecimal() and int(number) < int(count)):
+        raise ConfigError(f"'{part}' is no share; those of three are 0/3, 1/3 and 2/3.")
+    return dict(itertools.islice(runs.items(), int(number), None, int(count)))
+
+
 class SweepError(RuntimeError):
     """A run of a sweep failed; the message names its log."""
 
 
-def train_many(runs: Mapping[str | Path, RunConfig], workers: int | None = None, progress: bool = True) -> list[Path]:
+class Executor(Protocol):
+    """Where runs are trained, as many at a time as there is room for. Lost runs are started again by it."""
+
+    def submit(self, folder: Path, arguments: Sequence[str]) -> futures.Future[int]:
+        """Train there by ``lfo *arguments``, saying what it says to `folder`/log.txt; its exit status."""
+
+    def stop(self) -> None:
+        """Ctrl-C: start nothing more, and wait until what is trained has saved its checkpoint."""
+
+    def close(self) -> None:
+        """Give back what was taken for the runs."""
+
+
+class Processes:
+    """The `Executor` of one machine: a process for each run.
+
+    workers: at a time, by default as many as there are cores for. cores: of a run, which are its threads. retries: how
+    often a run is started again whose process was killed, as when memory is short.
+    """
+
+    def __init__(self, workers: int | None = None, cores: int = 1, retries: int = RETRIES):
+        workers = workers or max(1, (os.cpu_count() or 1) // cores)
+        self._pool = futures.ThreadPoolExecutor(workers, "runs")  # each thread waits for a process
+        self._environment = os.environ | {"OMP_NUM_THREADS": str(cores)}
+        self._retries, self._stopped = retries, threading.Event()
+
+    def submit(self, folder: Path, arguments: Sequence[str]) -> futures.Future[int]:
+        return self._pool.submit(self._train, folder, [sys.executable, "-m", "lfo.cli", *arguments])
+
+    def _train(self, folder: Path, command: Sequence[str]) -> int:
+        for tries in itertools.count(1):
+            with (folder / "log.txt").open("a") as log:
+                status = _run(command, log, self._environment)
+            asked = self._stopped.is_set() or -status in (signal.SIGINT, signal.SIGTERM)
+            if status >= 0 or asked or tries > self._retries:
+                break
+        return status
+
+    def stop(self) -> None:
+        """The signal reached the processes, too: each saves a checkpoint."""
+        self._stopped.set()
+        self._pool.shutdown(cancel_futures=True)
+
+    def close(self) -> None:
+        self._pool.shutdown()
+
+
+def _run(command: Sequence[str], log, environment: Mapping[str, str]) -> int:
+    return subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, env=environment, check=False).returncode
+
+
+def train_many(
+    runs: Mapping[str | Path, RunConfig],
+    workers: int | None = None,
+    progress: bool = True,
+    executor: Executor | None = None,
+    device: str = "cpu",
+) -> list[Path]:
     """Train every config in its run folder; return the folders, in order.
 
-    workers: runs at a time, by default one per core. Raises SweepError when a run fails; the others
-    are finished first, and starting again resumes what is missing.
+    workers: runs at a time on this machine, by default one per core. executor: who trains them in its place; it is
+    closed at the end. device: of every run. Raises SweepError when a run fails; the others are finished first, and
+    starting again resumes what is missing.
     """
-    workers = max(1, min(workers or os.cpu_count() or 1, len(runs)))
     sweep = _Sweep({Path(folder): config for folder, config in runs.items()})
-    total, done = sum(config.task_budget for config in runs.values()), sum(sweep.done.values())
-    with tqdm(total=total, initial=done, unit="task", disable=not progress, desc=f"{len(runs)} runs") as bar:
+    with contextlib.closing(executor or Processes(workers)) as executor:
         try:
-            while sweep.waiting or sweep.active:
-                sweep.start(workers)
-                time.sleep(POLL_SECONDS)
-                sweep.look()
-                bar.set_postfix(newest_numbers(sweep.begun()), refresh=False)
-                bar.update(sum(sweep.done.values()) - bar.n)
+            sweep.submit(executor, device)
+            sweep.watch(progress)
         except KeyboardInterrupt:
-            for process in sweep.active.values():
-                process.wait()  # Ctrl-C reached them too: each saves a checkpoint
+            executor.stop()
             raise
     if sweep.failed:
-        log = sweep.failed[0] / "log.txt"
-        last = log.read_text(encoding="utf-8").strip().splitlines()[-1:]
-        raise SweepError(f"{len(sweep.failed)} of {len(runs)} runs failed; see {log}: {' '.join(last)}")
+        folder, reason = next(iter(sweep.failed.items()))
+        raise SweepError(f"{len(sweep.failed)} of {len(runs)} runs failed; see {folder / 'log.txt'}: {reason}")
     return [Path(folder) for folder in runs]
 
 
 class _Sweep:
-    """Runs that wait, those that are trained, by folder, and the sampled tasks of each that are done."""
+    """Runs that are not finished, what becomes of each, and the sampled tasks of all that are done."""
 
     def __init__(self, runs: Mapping[Path, RunConfig]):
-        self.waiting = {folder: config for folder, config in runs.items() if not RunFolder(folder).finished(config)}
-        self.active: dict[Path, subprocess.Popen] = {}
-        self.failed: list[Path] = []
+        self.runs = runs
+        self.open = {folder: config for folder, config in runs.items() if not RunFolder(folder).finished(config)}
+        self.ends: dict[futures.Future, Path] = {}
+        self.failed: dict[Path, str] = {}
         self.done = {
-            folder: RunFolder(folder).tasks_done() if folder in self.waiting else config.task_budget
+            folder: RunFolder(folder).tasks_done() if folder in self.open else config.task_budget
             for folder, config in runs.items()
         }
         self._since = time.time_ns()
-        self._environment = os.environ | {"OMP_NUM_THREADS": THREADS}
 
-    def start(self, workers: int) -> None:
-        for folder in list(self.waiting)[: workers - len(self.active)]:
-            self.active[folder] = _start(folder, self.waiting.pop(folder), self._environment)
+    def submit(self, executor: Executor, device: str) -> None:
+        for folder, config in self.open.items():
+            self.ends[executor.submit(folder, _arguments(folder, config, device))] = folder
 
-    def look(self) -> None:
-        """What was done since, and who has ended."""
-        ended = [folder for folder, process in self.active.items() if process.poll() is not None]
-        for folder in self.begun():
-            self.done[folder] = RunFolder(folder).newest().get("tasks", 0)
-        self.failed += [folder for folder in ended if self.active.pop(folder).returncode != 0]
+    def watch(self, progress: bool) -> None:
+        """Until all have ended."""
+        total, waiting = sum(config.task_budget for config in self.runs.values()), set(self.ends)
+        bar = tqdm(
+            total=total,
+            initial=sum(self.done.values()),
+            unit="task",
+            disable=not progress,
+            desc=f"{len(self.runs)} runs",
+        )
+        with bar:
+            while waiting:
+                ended, waiting = futures.wait(waiting, POLL_SECONDS, futures.FIRST_COMPLETED)
+                training = self.begun(waiting)
+                self.done |= {f: RunFolder(f).newest().get("tasks", 0) for f in training + self.begun(ended)}
+                self.failed |= {self.ends[end]: why for end in ended if (why := _failure(end, self.ends[end]))}
+                bar.set_postfix(newest_numbers(training), refresh=False)
+                bar.update(sum(self.done.values()) - bar.n)
 
-    def begun(self) -> list[Path]:
-        """The active runs whose metrics are those of a process that was started here: it writes the provenance as soon
+    def begun(self, ends: Iterable[futures.Future]) -> list[Path]:
+        """Of these runs those whose metrics are of a process that was started here: it writes the provenance as soon
         as it has emptied the metrics, or taken them up."""
-        written = {folder: folder / "provenance.json" for folder in self.active}
+        written = {self.ends[end]: self.ends[end] / "provenance.json" for end in ends}
         return [f for f, path in written.items() if path.exists() and path.stat().st_mtime_ns >= self._since]
 
 
-def _start(folder: Path, config: RunConfig, environment: Mapping[str, str]) -> subprocess.Popen:
-    """`lfo train` on a full config written beside the run."""
+def _failure(end: futures.Future[int], folder: Path) -> str:
+    """Why a run failed, "" where it did not: the last line of its log, unless it was lost before it could say."""
+    if error := end.exception():
+        return f"it was lost ({str(error).partition(chr(10))[0] or type(error).__name__})"
+    if not (status := end.result()):
+        return ""
+    if status < 0:
+        return f"its process was killed ({signal.Signals(-status).name})"
+    said = (folder / "log.txt").read_text(encoding="utf-8").strip().splitlines()
+    return said[-1] if said else f"it said nothing (exit status {status})"
+
+
+def _arguments(folder: Path, config: RunConfig, device: str) -> list[str]:
+    """Of `lfo`, to train a full config that is written beside the run."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "requested.json"
     path.write_text(json.dumps(as_dict(config), indent=2) + "\n")
-    command = [sys.executable, "-m", "lfo.cli", "train", "--quiet", "--config", str(path), "--run", str(folder)]
-    with (folder / "log.txt").open("a") as log:
-        return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
+    return ["train", "--quiet", "--config", str(path), "--run", str(folder), "--device", device]
 
 
 def newest_numbers(folders: Iterable[Path]) -> dict[str, str]:

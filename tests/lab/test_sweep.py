@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from lfo.cli import main
-from lfo.config import ConfigError, as_dict
-from lfo.lab.sweep import SweepError, by_arm, newest_numbers, read_grid, seeded, train_many
+from lfo.cli import build_parser, main
+from lfo.config import ConfigError, as_dict, load_config
+from lfo.lab.sweep import Processes, SweepError, by_arm, newest_numbers, part_of, read_grid, seeded, train_many
 from lfo.runs import RunFolder
 from lfo.train import train
 
@@ -172,31 +179,19 @@ def test_a_failed_run_is_named_and_the_others_are_finished(base_config, tmp_path
     assert [row["tasks"] for row in rows if row["kind"] == "step"] == [1]
 
 
-class Process:
-    """A process that has run already, or one that never ends."""
-
-    def __init__(self, returncode: int | None = 0):
-        self.returncode, self.waited = returncode, False
-
-    def poll(self):
-        return self.returncode
-
-    def wait(self):
-        self.waited = True
-
-
 @pytest.fixture
 def in_process(monkeypatch):
-    """Runs are trained here, without processes of their own; the folders, in the order in which they were started."""
-    started = []
+    """Runs are trained here, without processes of their own; folders and threads, in the order of their starts."""
+    started, one = [], threading.Lock()
 
-    def start(folder, config, environment):
-        started.append((folder, environment["OMP_NUM_THREADS"]))
-        train(config, folder, progress=False)
-        return Process()
+    def run(command, log, environment):
+        args = build_parser().parse_args(command[3:])
+        with one:
+            started.append((args.run, environment["OMP_NUM_THREADS"]))
+            train(load_config(args.config), args.run, progress=False)
+        return 0
 
-    monkeypatch.setattr("lfo.lab.sweep._start", start)
-    monkeypatch.setattr("lfo.lab.sweep.POLL_SECONDS", 0.0)
+    monkeypatch.setattr("lfo.lab.sweep._run", run)
     return started
 
 
@@ -237,6 +232,11 @@ def test_every_run_has_one_thread_whatever_runs_beside_it(base_config, tmp_path,
     assert [threads for _, threads in in_process] == ["1", "1"]
 
 
+def test_threads_are_the_cores_that_a_run_is_given(base_config, tmp_path, in_process):
+    train_many({tmp_path: base_config[0]}, progress=False, executor=Processes(cores=3))
+    assert in_process == [(tmp_path, "3")]
+
+
 def test_what_is_finished_is_not_started_again(base_config, tmp_path, in_process):
     """A run of another config in the same folder is: `lfo train` then says what differs."""
     config, _ = base_config
@@ -260,18 +260,75 @@ def test_a_request_that_was_refused_is_not_finished(base_config, tmp_path, in_pr
     assert not RunFolder(tmp_path).finished(other) and RunFolder(tmp_path).finished(config)
 
 
-def test_ctrl_c_waits_for_every_checkpoint(base_config, tmp_path, monkeypatch):
-    processes = [Process(None), Process(None)]
-    waiting = iter(processes)
-    monkeypatch.setattr("lfo.lab.sweep._start", lambda *_: next(waiting))
+def test_ctrl_c_saves_what_is_trained_and_starts_nothing_more(base_config, tmp_path):
+    """The signal reaches `lfo sweep` and its runs, as from a keyboard."""
+    config = dataclasses.replace(base_config[0], task_budget=40, eval_every=40, checkpoint_every=100)
+    path, out = tmp_path / "long.yaml", tmp_path / "out"
+    path.write_text(json.dumps(as_dict(config)))
+    (tmp_path / "grid.yaml").write_text(f"config: {path}\nseeds: [0, 1]\n")
+    command = [sys.executable, "-m", "lfo.cli", "sweep", "--grid", str(tmp_path / "grid.yaml"), "--out", str(out)]
+    sweep = subprocess.Popen([*command, "--workers", "1"], cwd=ROOT, start_new_session=True, stderr=subprocess.DEVNULL)
+    first, second = (out / f"tiny,run,seed={seed}" for seed in (0, 1))
+    while RunFolder(first).newest("step") == {}:
+        assert sweep.poll() is None
+        time.sleep(0.05)
+    os.killpg(sweep.pid, signal.SIGINT)
+    assert sweep.wait() == 130
+    assert "interrupted: saved" in (first / "log.txt").read_text() and len(RunFolder(first).checkpoints) == 1
+    assert 0 < RunFolder(first).tasks_done() < 40 and not (second / "log.txt").exists()
 
-    def interrupt(seconds):
-        raise KeyboardInterrupt
 
-    monkeypatch.setattr("time.sleep", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        train_many(seeded(base_config[0], [0, 1], tmp_path), workers=2, progress=False)
-    assert all(p.waited for p in processes)
+def test_a_run_whose_process_was_killed_is_started_again(tmp_path):
+    """Not one that says why it ends, nor one that was asked to."""
+    for how, starts, status in (("-KILL", 3, -9), ("-TERM", 1, -15)):
+        counting = [sys.executable, "-c", f"import os; print('started', flush=True); os.kill(os.getpid(), {-status})"]
+        processes, folder = Processes(workers=1, retries=2), tmp_path / how
+        folder.mkdir()
+        assert processes._train(folder, counting) == status
+        assert (folder / "log.txt").read_text().count("started") == starts
+        processes.close()
+    assert Processes(retries=2)._train(tmp_path, [sys.executable, "-c", "print('no'); exit(1)"]) == 1
+    assert (tmp_path / "log.txt").read_text() == "no\n"
+
+
+@pytest.mark.parametrize(("status", "told"), [(1, "it said nothing (exit status 1)"), (-9, "was killed (SIGKILL)")])
+def test_a_run_that_could_not_say_why_it_failed_has_failed(base_config, tmp_path, monkeypatch, status, told):
+    monkeypatch.setattr("lfo.lab.sweep._run", lambda *_: status)
+    with pytest.raises(SweepError, match=re.escape(told)):
+        train_many({tmp_path: base_config[0]}, progress=False)
+
+
+def test_shares_are_equal_and_are_all(base_config):
+    runs = seeded(base_config[0], list(range(5)), "out")
+    shares = [part_of(runs, f"{i}/2") for i in range(2)]
+    assert [len(share) for share in shares] == [3, 2] and shares[0] | shares[1] == runs
+    assert part_of(runs, "0/1") == runs
+    for wrong in ("2/2", "1", "a/b", "-1/2"):
+        with pytest.raises(ConfigError, match="is no share"):
+            part_of(runs, wrong)
+
+
+def test_the_slurm_array_trains_its_share(base_config, tmp_path):
+    """The second of two jobs, on the machine that this is."""
+    (tmp_path / "grid.yaml").write_text(f"config: {base_config[1]}\nseeds: [0, 1]\n")
+    (tmp_path / "lfo").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m lfo.cli "$@"\n')
+    (tmp_path / "lfo").chmod(0o755)
+    slurm = {"SLURM_ARRAY_TASK_ID": "6", "SLURM_ARRAY_TASK_MIN": "5", "SLURM_ARRAY_TASK_COUNT": "2"}
+    environment = os.environ | slurm | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    command = ["scripts/slurm_sweep.sh", str(tmp_path / "grid.yaml"), str(tmp_path / "out")]
+    told = subprocess.run(command, cwd=ROOT, env=environment, check=True, capture_output=True, text=True)
+    assert told.stdout == "trained 1 runs; without --part, once all are done, the table is written\n"
+    (folder,) = (tmp_path / "out").iterdir()
+    assert folder.name == "tiny,run,seed=1" and RunFolder(folder).adapters()
+    del environment["SLURM_ARRAY_TASK_ID"]
+    alone = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert alone.returncode and "start this with sbatch --array" in alone.stderr
+
+
+def test_gpus_want_ray(base_config, tmp_path, capsys):
+    (tmp_path / "grid.yaml").write_text(f"config: {base_config[1]}\n")
+    command = ["sweep", "--grid", str(tmp_path / "grid.yaml"), "--out", str(tmp_path / "out"), "--gpus", "0.5"]
+    assert main(command) == 1 and "add --ray" in capsys.readouterr().err
 
 
 def test_what_a_clone_brings_along_is_no_progress(base_config, tmp_path, in_process, capsys):
