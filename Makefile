@@ -11,7 +11,7 @@ CPU_WHEELS = $(BIN)/python -c 'import sys, torch; sys.exit("+cpu" not in torch._
 VLLM   := .venv-vllm
 # TRL, which benchmarks/ are timed against, has one too.
 BENCH  := .venv-bench
-BENCHMARKS := world_model scaling precision run dapo_step
+BENCHMARKS := world_model scaling precision run task_server merged dapo_step
 
 NOTEBOOKS  := 01_data_generation 02_baseline_dapo 03_dual_lora 04_transfer_eval 05_lambda_ablation \
               06_wm_probing 07_scaling 08_feedback_guided_dapo
@@ -89,11 +89,12 @@ science: setup  ## say how long everything takes, then tune and run all notebook
 	done
 	@$(MAKE) --no-print-directory notebooks
 
-test: setup  ## ruff, pytest with coverage, and the notebooks in the smoke profile
+test: setup  ## ruff, pytest with coverage, and the notebooks in the smoke profile; installs bubblewrap where it may
 	@echo "== test 1/6: ruff check"
 	$(BIN)/ruff check .
 	@echo "== test 2/6: ruff format"
 	$(BIN)/ruff format --check .
+	@scripts/bubblewrap.sh
 	@echo "== test 3/6: pytest"
 	MPLBACKEND=Agg OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile --cov --cov-report=
 	$(BIN)/coverage report

@@ -45,7 +45,7 @@ def _add_environment(commands) -> None:
     play.add_argument("--seed", type=int, default=0)
     play.set_defaults(act=_play)
 
-    shell = commands.add_parser("shell", help="tasks of the shell world: certify ours, or import a public set")
+    shell = commands.add_parser("shell", help="the shell world: its tasks, and LoRA + PPO on them by epochs")
     whats = shell.add_subparsers(dest="what", required=True)
     certify = whats.add_parser("certify", help="does each task hold what it says, in the sandbox?")
     certify.add_argument("--seed", type=int, default=0, help="world seed")
@@ -53,6 +53,43 @@ def _add_environment(commands) -> None:
     public = whats.add_parser("import", help="read LifelongAgentBench's or AgentBench's tasks, and certify them")
     public.add_argument("file", type=Path, help="JSON or JSONL")
     public.set_defaults(act=_import)
+    _add_epochs(whats)
+
+
+def _add_epochs(whats) -> None:
+    """LoRA + PPO by epochs, with the options of the guide (docs/shell_training.md)."""
+    train = whats.add_parser("train", help="LoRA + PPO: a folder of adapters and statistics for each epoch")
+    train.add_argument("--config_path", type=Path, default=Path("configs/qwen25_32b_os.yaml"))
+    train.add_argument(
+        "--output_dir", type=Path, default=Path("lora_checkpoints"), help="run folder, with epoch_1, ..."
+    )
+    for name, what in (
+        ("num_epochs", "epochs"),
+        ("samples_per_epoch", "rollouts of an epoch"),
+        ("batch_size", "rollouts of an optimizer step"),
+        ("ppo_epochs", "passes over an epoch's rollouts"),
+        ("lora_r", "rank"),
+        ("lora_alpha", "twice the rank"),
+    ):
+        train.add_argument(f"--{name}", type=_positive, help=f"{what}; default: the config's")
+    train.add_argument("--learning_rate", type=float, help="default: the config's")
+    train.add_argument("--resume_from", type=Path, help="an epoch's folder; without it, the newest checkpoint's place")
+    train.set_defaults(act=_train_epochs)
+
+    evaluate = whats.add_parser("evaluate", help="adapters on the base, one after the other; or merge one")
+    evaluate.add_argument("--mode", choices=("evaluate", "merge", "both"), default="evaluate")
+    evaluate.add_argument("--config_path", type=Path, default=Path("configs/qwen25_32b_os.yaml"))
+    evaluate.add_argument(
+        "--lora_weights_path", type=Path, nargs="+", default=[Path("lora_checkpoints/epoch_10")], help="epochs' folders"
+    )
+    evaluate.add_argument("--use_merged_model", action="store_true", help="evaluate --merged_model_path instead")
+    evaluate.add_argument("--merged_model_path", type=Path, default=Path("merged_model"))
+    evaluate.add_argument("--num_samples", type=_positive, default=50, help="tasks, the first of the split")
+    evaluate.add_argument("--split", choices=("train", "validation", "test"), default="test")
+    evaluate.set_defaults(act=_evaluate_epochs)
+    for parser in (train, evaluate):
+        _add_settings(parser, "further settings, e.g. env.server=http://127.0.0.1:8000")
+        parser.add_argument("--device", default="cpu", help="cpu or cuda")
 
 
 def _add_training(commands) -> None:
@@ -79,6 +116,16 @@ def _add_training(commands) -> None:
     serve.add_argument("--port", type=int, default=8010)
     serve.add_argument("vllm", nargs="*", help="more options of `vllm serve`, after --")
     serve.set_defaults(act=_serve)
+
+    tasks = commands.add_parser("task-server", help="play a run's episodes for learners elsewhere, for env.server")
+    tasks.add_argument("--config", type=Path, required=True, help="of the run")
+    _add_settings(tasks, "as for the run")
+    tasks.add_argument("--host", default="127.0.0.1", help="others are let in with a token alone (LFO_TASK_TOKEN)")
+    tasks.add_argument("--port", type=int, default=8000, help="of the tasks")
+    tasks.add_argument("--history-port", type=int, default=8001, help="of the chat history")
+    tasks.add_argument("--session-seconds", type=_positive, default=600, help="an idle session is released after these")
+    tasks.add_argument("--max-sessions", type=_positive, default=256, help="at a time")
+    tasks.set_defaults(act=_task_server)
 
     sweep = commands.add_parser("sweep", help="train a grid or arms x seeds, resumably, one process per core")
     sweep.add_argument("--grid", type=Path, required=True, help="e.g. configs/tuning_baseline.yaml")
@@ -215,6 +262,39 @@ def _print_verdicts(verdicts) -> None:
     print(f"{sum(not verdict.problem for verdict in verdicts)} of {len(verdicts)} tasks certified")
 
 
+def _train_epochs(args) -> None:
+    from lfo import distributed
+    from lfo.lab.epochs import Options, epoch_config, train_epochs
+
+    options = Options(**{field.name: getattr(args, field.name) for field in dataclasses.fields(Options)})
+    config = epoch_config(args.config_path, "shell", options, parse_settings(args.set))
+    distributed.start(args.device)
+    folder = train_epochs(config, args.output_dir, args.resume_from, device=usable_device(args.device))
+    if distributed.first():
+        print(f"{config.task_budget // config.rollout.tasks_per_step} epochs: {folder / 'epoch_1'}, ...")
+
+
+def _evaluate_epochs(args) -> None:
+    import pandas as pd
+
+    from lfo.lab.epochs import epoch_config, evaluate_adapters, evaluate_merged
+    from lfo.learn.adapters import merge_adapter
+
+    config = epoch_config(args.config_path, "shell", settings=parse_settings(args.set))
+    device, asked = usable_device(args.device), (args.num_samples, args.split)
+    if args.mode != "evaluate":
+        if len(args.lora_weights_path) > 1:
+            raise ConfigError("one adapter is merged at a time; give one --lora_weights_path.")
+        print(f"wrote {merge_adapter(config.model.base, args.lora_weights_path[0], args.merged_model_path)}")
+    found = []
+    if args.mode == "both" or (args.mode == "evaluate" and not args.use_merged_model):
+        found += evaluate_adapters(config, args.lora_weights_path, *asked, device=device)
+    if args.mode == "both" or (args.mode == "evaluate" and args.use_merged_model):
+        found.append(evaluate_merged(config, args.merged_model_path, *asked, device=device))
+    if found:
+        print(pd.DataFrame([each.row() for each in found]).to_string(index=False, float_format="{:.3f}".format))
+
+
 def _plan(args) -> None:
     from lfo.lab.plan import plan, render
 
@@ -255,6 +335,13 @@ def _serve(args) -> None:
     require_vllm()
     command, environment = serve_command(load_config(args.config, **parse_settings(args.set)), args.host, args.port)
     os.execvpe(command[0], [*command, *args.vllm], os.environ | environment)
+
+
+def _task_server(args) -> None:
+    from lfo.envs.server.app import serve
+
+    env = load_config(args.config, **parse_settings(args.set)).env
+    serve(env, args.host, (args.port, args.history_port), args.session_seconds, args.max_sessions)
 
 
 def _sweep(args) -> None:

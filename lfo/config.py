@@ -64,6 +64,11 @@ class EnvConfig:
     values: Literal["literal", "reference"] = "literal"  # reference: personal data is handed over as @email
     reward: Literal["binary", "shaped"] = "binary"  # what the policy trains on; figures always report binary success
     rewards: tuple[float, float, float] = (1.0, -0.5, 0.0)  # shell: of a correct, an incorrect and an unknown end
+    server: str = ""  # address of a task server (`lfo task-server`) that plays the episodes; "": in this process
+
+    def __post_init__(self):
+        if self.server and not self.server.startswith(("http://", "https://")):
+            raise ConfigError(f"env.server is '{self.server}'; leave it out, or set it to http://127.0.0.1:8000, say.")
 
 
 @settings

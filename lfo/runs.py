@@ -28,7 +28,6 @@ from lfo.config import ConfigError, RunConfig, as_dict, read_config
 from lfo.types import Example, RecordError, read_jsonl, write_jsonl
 
 REPORTED_PACKAGES = ("torch", "transformers", "peft", "numpy")
-BESIDE = {"distributed": {}, "tracker": None}  # settings that may change within a run: its layout, who is told of it
 
 
 class CheckpointError(ValueError):
@@ -144,8 +143,8 @@ class RunFolder:
     def finished(self, config: RunConfig) -> bool:
         """Whether this very config was trained and evaluated to the end here, and its adapters are still there.
 
-        Settings that are gone count as what they always are now, and another `distributed` or `tracker` is the same
-        run. What a clone brings along are metrics without adapters: such a run is trained again.
+        Settings that are gone count as what they always are now, and those of `_forget_where` may differ. What a clone
+        brings along are metrics without adapters: such a run is trained again.
         """
         if not (self.path / "config.json").exists() or not any(self.path.glob("adapters/v*")):
             return False
@@ -154,8 +153,9 @@ class RunFolder:
         except ConfigError:
             return False
         last = self.newest()
-        same = theirs | BESIDE == mine | BESIDE
-        return same and last.get("kind") == "seconds" and last["tasks"] >= config.task_budget
+        for data in (mine, theirs):
+            _forget_where(data)
+        return mine == theirs and last.get("kind") == "seconds" and last["tasks"] >= config.task_budget
 
     # --- checkpoints --------------------------------------------------------------------------
 
@@ -187,15 +187,20 @@ class RunFolder:
             if state is None:
                 print(f"{path} cannot be read, it is damaged or of another version: passed over.", file=sys.stderr)
                 continue
-            self._require_same(path, config, json.loads(state["config"]))
+            self.require_same(path, config, json.loads(state["config"]))
             return state, self._examples(state["examples"])
         if self.checkpoints:
             raise CheckpointError(f"no checkpoint of {self.path} can be read; start again in a new run folder.")
         return None
 
-    def _require_same(self, path: Path, config: RunConfig, theirs: dict) -> None:
-        mine, theirs = as_dict(config) | BESIDE, theirs | BESIDE
+    def require_same(self, path: Path, config: RunConfig, theirs: dict | None = None) -> None:
+        """
+        Raises:
+            CheckpointError: the checkpoint at `path` is of another config, `theirs` or by default the folder's.
+        """
+        mine, theirs = as_dict(config), theirs or as_dict(self.config)
         for data in (mine, theirs):
+            _forget_where(data)
             if data["rollout"]["engine"] not in ("torch", "vllm"):
                 data["rollout"]["engine"] = "servers"  # where they run may change
         if differing := differences(mine, theirs):
@@ -233,6 +238,11 @@ def _read_checkpoint(path: Path) -> dict | None:
         return state if isinstance(json.loads(state["config"]), dict) and "examples" in state else None
     except (RuntimeError, pickle.UnpicklingError, EOFError, KeyError, TypeError, ValueError, OSError):
         return None
+
+
+def _forget_where(data: dict) -> None:
+    """Another layout, another place for the episodes, or somebody else who is told, is the same run."""
+    data["distributed"], data["env"]["server"], data["tracker"] = {}, "", None
 
 
 def differences(mine: dict, theirs: dict, prefix: str = "") -> list[str]:

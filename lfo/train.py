@@ -19,7 +19,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -424,13 +424,19 @@ class Run:
 
 
 def train(
-    config: RunConfig, folder: str | Path, env: Environment | None = None, device: str = "cpu", progress: bool = True
+    config: RunConfig,
+    folder: str | Path,
+    env: Environment | None = None,
+    device: str = "cpu",
+    progress: bool = True,
+    after: Callable[[Run, dict], None] | None = None,
 ) -> Path:
     """Run to the end of the task budget, resuming where the folder already holds a part of it.
 
     Returns the run folder. Ctrl-C and SIGTERM save a checkpoint and say how to go on. Started by a
     launcher (`accelerate launch`, `torchrun`), its processes train one model on one run folder, which
     all of them must see; another number of processes may resume it.
+    after: called after each step by every process, with the run and the step's metrics.
     """
     distributed.start(device)
     run = Run(config, folder, env, device)
@@ -454,7 +460,7 @@ def train(
         disable=not (progress and main),
     )
     with _interruptible() as interrupted, bar:
-        stop = _go(run, bar, interrupted)
+        stop = _go(run, bar, interrupted, after)
         path = run.save()
     if stop:
         if main:
@@ -463,7 +469,7 @@ def train(
     return run.folder.path
 
 
-def _go(run: Run, bar: tqdm, interrupted: list) -> bool:
+def _go(run: Run, bar: tqdm, interrupted: list, after: Callable[[Run, dict], None] | None) -> bool:
     """Steps and evaluations until the run is done or interrupted; whether it was interrupted."""
     while True:
         if _evaluation_due(run):
@@ -478,6 +484,8 @@ def _go(run: Run, bar: tqdm, interrupted: list) -> bool:
         bar.set_postfix(success=f"{metrics['train_success']:.2f}", loss=loss, refresh=False)
         if run.step % run.config.checkpoint_every == 0 and not run.done:
             run.save()
+        if after:
+            after(run, metrics)
 
 
 def uses_bf16(config: RunConfig, folder: RunFolder, device: str = "cpu") -> bool:
@@ -507,6 +515,7 @@ def _of_rollouts(rows: Sequence[Rollout]) -> dict[str, float]:
     return {
         "groups_sampled": len(by_group(rows)),
         "train_success": sum(row.success for row in rows) / n,
+        "train_reward": sum(row.outcome.reward for row in rows) / n,
         **{f"train_{name}": value for name, value in metrics.items()},
         "tokens_per_rollout": sum(len(row.tokens) for row in rows) / n,
         "replies_per_rollout": sum(len(row.examples) for row in rows) / n,

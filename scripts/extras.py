@@ -28,6 +28,7 @@ LINES = {
     "gguf": "import gguf, lfo.text.base",
     "bench": f"import trl; {PHONE} from lfo.envs.adapters.trl import environment_factory; environment_factory(env)()",
     "openenv": f"{PHONE} from lfo.envs.adapters.openenv import Session; assert Session(env).reset(seed=0).text",
+    "server": "import lfo.envs.server.app",
     "ray": "from lfo.lab.cluster import Ray; Ray().close()",
     **{name: f"import accelerate.tracking, lfo.lab.tracking, {name}" for name in ("tensorboard", "wandb", "trackio")},
     "dev": "import coverage, hypothesis, nbformat, nbval, pytest, pytest_cov, xdist",

@@ -155,7 +155,9 @@ IN_THE_CORE = [
     for path in FILES
     if component(path) not in ("lab", "cli") and not re.match(r"lfo/(envs/\w+|rollout/vllm)/", path)
 ]
-MOST_LINES = 3_990  # 350 of them since later attempts read feedback on earlier ones, 140 since there is PPO
+# 350 of them since later attempts read feedback on earlier ones, 140 since there is PPO, 10 since episodes may be
+# played elsewhere and epochs have folders
+MOST_LINES = 4_000
 
 
 @pytest.mark.parametrize("path", [p for p in IN_THE_CORE if LAYERS.get(component(p), 0) >= 4])

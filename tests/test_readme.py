@@ -191,14 +191,18 @@ def test_make_targets_exist(page):
 def test_lfo_commands_exist(page):
     from lfo.cli import build_parser
 
-    (subparsers,) = [a for a in build_parser()._actions if isinstance(a, argparse._SubParsersAction)]
     for command, *words in shell_commands(read(page)):
         if command != "lfo" or not words or words[0].startswith("-"):
             continue
-        assert words[0] in subparsers.choices, f"{page.name} names `lfo {words[0]}`, which does not exist"
-        known = subparsers.choices[words[0]]._option_string_actions
-        unknown = [word for word in words if word.startswith("--") and word.split("=")[0] not in known]
-        assert not unknown, f"{page.name} gives `lfo {words[0]}` options that do not exist"
+        parser, said = build_parser(), ["lfo"]
+        while subparsers := [a for a in parser._actions if isinstance(a, argparse._SubParsersAction)]:
+            if len(said) > len(words):  # `lfo shell` alone speaks of all its commands
+                break
+            said.append(words[len(said) - 1])
+            assert said[-1] in subparsers[0].choices, f"{page.name} names `{' '.join(said)}`, which does not exist"
+            parser = subparsers[0].choices[said[-1]]
+        unknown = [w for w in words if w.startswith("--") and w.split("=")[0] not in parser._option_string_actions]
+        assert not unknown, f"{page.name} gives `{' '.join(said)}` options that do not exist"
 
 
 def test_docs_name_every_lfo_command():

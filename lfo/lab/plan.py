@@ -72,7 +72,7 @@ QUESTION = STATE_TOKENS + 200 + REPLY_TOKENS  # tokens of a question to the worl
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """A decoder with gated MLP, grouped-query attention and no biases (Qwen3, Llama and their like)."""
+    """A decoder with gated MLP and grouped-query attention, without biases but those (Qwen2.5, Qwen3, Llama)."""
 
     layers: int
     hidden: int
@@ -83,6 +83,7 @@ class Shape:
     vocabulary: int
     tied: bool  # whether the head is the embedding
     qk_norm: bool  # whether queries and keys are normalised (Qwen3)
+    qkv_bias: bool = False  # whether queries, keys and values have biases (Qwen2, Qwen2.5)
 
     @classmethod
     def of(cls, config: PretrainedConfig) -> Shape:
@@ -97,6 +98,7 @@ class Shape:
             config.vocab_size,
             config.tie_word_embeddings,
             config.model_type.startswith("qwen3"),
+            config.model_type == "qwen2",
         )
 
     @property
@@ -119,7 +121,8 @@ class Shape:
 
     @property
     def layer_parameters(self) -> int:
-        return self.linear_parameters + 2 * self.hidden + (2 * self.head_dim if self.qk_norm else 0)
+        norms = 2 * self.hidden + (2 * self.head_dim if self.qk_norm else 0)
+        return self.linear_parameters + norms + (self.query + 2 * self.key if self.qkv_bias else 0)
 
     @property
     def root_parameters(self) -> int:
@@ -138,6 +141,7 @@ class Shape:
 SHAPE_CARDS = {
     "qwen3-8b": Shape(36, 4096, 32, 8, 128, 12_288, 151_936, False, True),
     "qwen3-0.6b": Shape(28, 1024, 16, 8, 128, 3_072, 151_936, True, True),
+    "qwen2.5-32b": Shape(64, 5120, 40, 8, 128, 27_648, 152_064, False, False, True),
     "smollm2-135m": Shape(30, 576, 9, 3, 64, 1_536, 49_152, True, False),
 }
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config
+from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
 
 from lfo.cli import main
 from lfo.config import ConfigError, RunConfig, load_config
@@ -61,8 +61,13 @@ def middling(tmp_path_factory):
 
 @pytest.mark.parametrize(
     "config",
-    [QWEN3, Qwen3Config(**SIZES, tie_word_embeddings=True), LlamaConfig(**SIZES, tie_word_embeddings=True)],
-    ids=["qwen3", "tied", "llama"],
+    [
+        QWEN3,
+        Qwen3Config(**SIZES, tie_word_embeddings=True),
+        LlamaConfig(**SIZES, tie_word_embeddings=True),
+        Qwen2Config(**SIZES, tie_word_embeddings=False),
+    ],
+    ids=["qwen3", "tied", "llama", "qwen2"],
 )
 def test_a_shape_has_the_parameters_of_its_model(config):
     with torch.device("meta"):
@@ -82,6 +87,7 @@ def test_an_adapter_has_the_parameters_of_pefts(make_config, toy_path, targets):
 
 def test_cards_have_the_published_parameters():
     published = {"qwen3-8b": 8_190_735_360, "qwen3-0.6b": 596_049_920, "smollm2-135m": 134_515_008}
+    published["qwen2.5-32b"] = 32_763_876_352
     assert {name: shape.parameters for name, shape in SHAPE_CARDS.items()} == published
 
 
