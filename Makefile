@@ -22,7 +22,7 @@ NO_CORE    := lfo/lab/**,lfo/cli.py,lfo/rollout/vllm/**
 GRIDS := configs/science.yaml=results/runs configs/feedback_grid.yaml=results/runs configs/dials.yaml=results/dials \
          $(addsuffix =results/ablation,$(sort $(wildcard configs/ablation_*.yaml)))
 # What settings were chosen by, before the notebooks.
-TUNINGS := baseline imagine couplings feedback
+TUNINGS := baseline imagine couplings feedback sources
 
 # Training on a CPU allocates and frees the same large tensors at every step. By default glibc maps each of them
 # afresh and gives it back, and the page faults then cost more than the arithmetic: keep the memory instead.

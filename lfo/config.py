@@ -177,7 +177,8 @@ class FeedbackConfig:
     share: Share = 1.0  # of the groups, at the beginning
     decay: Flag = False  # that share falls linearly to 0 at the end of the budget
     max_tokens: Positive = 200  # of the feedback on one attempt
-    teacher: Literal["live", "base"] = "base"  # who plays the rollouts with feedback: the policy, or the frozen base
+    # who plays the rollouts with feedback: the policy, its running average, or the frozen base
+    teacher: Literal["live", "average", "base"] = "base"
     # what the policy learns from them: sampled, in the context that was sampled in; without the feedback, with the
     # importance ratio dropped (free) or kept up to a cap (capped); successes alone, by cross-entropy, without the
     # feedback; kl, from failed first attempts instead, by what a teacher who reads what went wrong makes of each token
@@ -189,6 +190,11 @@ class FeedbackConfig:
     def __post_init__(self):
         if self.learn == "kl" and self.source != "rules":
             raise ConfigError("feedback.learn 'kl' asks nobody for feedback: set feedback.source to 'rules'.")
+
+    @property
+    def actor(self) -> str:
+        """The adapter of the teacher."""
+        return "policy" if self.teacher == "live" else self.teacher
 
 
 @settings
@@ -276,7 +282,7 @@ class RunConfig:
                 " 'cloning' and policy.learning_rate above 0."
             )
         if self.ppo and self.feedback:
-            raise ConfigError("feedback compares the rollouts of a group, as DAPO does: leave ppo out, or feedback.")
+            raise ConfigError("feedback is for DAPO, which compares rollouts of a group: leave ppo out, or feedback.")
         if w and w.coupling == "cloning" and (w.anonymise or w.shuffle or self.model.dialect != "tags"):
             raise ConfigError("coupling 'cloning' clones actions: no anonymise, no shuffle, and the dialect 'tags'.")
         if w and w.coupling == "cloning" and self.policy.extras:
@@ -311,6 +317,8 @@ class RunConfig:
                 "feedback.source 'imagined' asks a world model, and there is none:"
                 " set world_model.coupling to 'imagine'."
             )
+        if f.teacher == "average" and self.coupling == "stacked":
+            raise ConfigError("coupling 'stacked' adds two adapters up: set feedback.teacher to 'live' or 'base'.")
         if f.start > played and f.learn != "kl":
             raise ConfigError(
                 f"feedback.start is {f.start} of {played} rollouts of a group, so that none reads feedback;"

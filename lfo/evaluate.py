@@ -15,7 +15,6 @@ from lfo import distributed
 from lfo.config import RolloutConfig, RunConfig, derive_seed
 from lfo.couplings import alone
 from lfo.couplings.imagine import REPLY_TOKENS
-from lfo.couplings.memory import Memory
 from lfo.proportions import wilson
 from lfo.protocols import Coupling, Engine, Question
 from lfo.rollout.engine import Prompt, complete
@@ -182,7 +181,7 @@ def evaluation_rows(
             heard = [example for row in played for example in row.examples][:JUDGED]
             rows += reply_rows(engine, codec, heard, listener)
             rows.append({"kind": "rules", **examine(engine, codec, listener, split)})
-        elif isinstance(coupling, Memory):
+        elif coupling.recall:
             rows.append({"kind": "rules", **codec.env.knowledge.examine(coupling.recall, split)})
         if c.tracker:
             rows += [trajectory(codec, row) for row in spread(played)]

@@ -198,7 +198,7 @@ class Engine(Protocol):
 class AdapterLayout:
     """Which LoRA adapters a run trains.
 
-    names: "policy", and "world_model" where it has an adapter of its own.
+    names: "policy", "world_model" where it has an adapter of its own, and `AVERAGE` where that of the policy teaches.
     listener: the one that learns replies; None: there is no world model.
     stacked: the policy acts through both adapters added.
     """
@@ -238,6 +238,7 @@ class Coupling(Protocol):
     layout: AdapterLayout
     rewarded: bool  # whether the policy learns from outcomes
     predicts: bool  # whether the listener of the layout is a world model
+    recall: Callable[[Sequence[Question]], list[str]] | None  # what a memory answers; None: there is no memory
 
     def waves(self, task: Task, group: int, seed: int, size: int) -> list[list[Attempt]]:
         """The attempts of a group; a wave begins when the one before it has ended."""

@@ -41,7 +41,7 @@ from lfo.rollout.tasks import TaskStream, informative
 from lfo.runs import RunError, RunFolder
 from lfo.text.base import bf16_pays
 from lfo.text.codec import Codec
-from lfo.types import Encoded, Example, Record, Rollout, Sample, by_group, from_json, to_json
+from lfo.types import APART, Encoded, Example, Record, Rollout, Sample, by_group, from_json, to_json
 
 REPLAYED = 16  # examples of one replay update
 
@@ -121,6 +121,7 @@ class Run:
             learned = self._learn(kept + self._kept(dreamt), rows, examples, factor)
         if self.config.policy.imitate:
             self.successes.add(rows)  # for the steps to come
+        self.learner.follow()
         with self._timed("publish"):
             self.publish()
         self.step += 1
@@ -305,9 +306,9 @@ class Run:
 
     def _own_logprobs(self, parts: Sequence[Sequence[Sample]]) -> list[list[list[float]]]:
         """The learner's log-probabilities of the action tokens at the start of the step, [] where no ratio is taken."""
-        asked = [s for part in parts for s in part if not (s.distilled or s.imitated)]
+        asked = [s for part in parts for s in part if s.how not in APART]
         answers = iter(self.learner.action_logprobs(asked) if asked else [])
-        return [[[] if s.distilled or s.imitated else next(answers) for s in part] for part in parts]
+        return [[[] if s.how in APART else next(answers) for s in part] for part in parts]
 
     def _updates(self, kept: Sequence[Rollout]) -> list[list[Rollout]]:
         """The rollouts of `groups_per_update` groups for each optimizer step of the policy."""

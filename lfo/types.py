@@ -24,6 +24,8 @@ class RecordError(ValueError):
 
 
 BASE = "base"  # the model without any adapter, in the place of an adapter's name
+AVERAGE = "average"  # the adapter that is the running average of the policy's
+APART = ("distilled", "imitated")  # `Sample.how` of samples whose loss has a mean of its own
 
 
 class Role(enum.IntEnum):
@@ -234,9 +236,10 @@ class Sample:
     tokens, roles: as in `Rollout`. old_logprobs: the sampler's, 0.0 where the role is not ACTION.
     advantages: per token; None where nothing is learned from the actions, and the sample is only listened to.
     heard: the tokens that the world model learns in the policy's own forward pass; None: none.
-    distilled: the context is not the one that was sampled in, so the importance ratio is dropped.
-    ratio: what becomes of the importance ratio to the sampler: kept; dropped; or capped, as a weight, from above alone.
-    imitated: a success, whose actions are learned by cross-entropy; advantages say nothing more. weight: of that loss.
+    how: how the actions are learned. ratio: with the importance ratio to the sampler; free: without it, since the
+    context is not the one that was sampled in; capped: with it as a weight, cut from above alone; distilled: as free,
+    in a mean of their own that `context_distillation` weighs; imitated: a success, by cross-entropy, whatever the
+    advantages say. weight: of that cross-entropy.
     taught: the same actions in a context that tells more; how much likelier a teacher finds each of them there are the
     advantages, once `Learner.taught` has filled them in.
     returns, values: per token, for objectives with a value head: what it is to say, and what it said before the step.
@@ -247,11 +250,9 @@ class Sample:
     old_logprobs: list[float]
     advantages: list[float] | None
     heard: list[bool] | None = None
-    distilled: bool = False
+    how: str = "ratio"
     returns: list[float] | None = None
     values: list[float] | None = None
-    ratio: str = "kept"
-    imitated: bool = False
     weight: float = 1.0
     taught: Sample | None = None
 

@@ -299,6 +299,10 @@ def test_overrides_are_as_strict_as_the_file(write):
         ({"feedback.start": 2, "policy.learning_rate": 0}, "feedback is for a policy that learns from rewards"),
         ({"feedback.start": 2, "world_model.coupling": "cloning"}, "another world_model.coupling than 'cloning'"),
         ({"feedback.start": 2, "world_model.context_distillation": 1}, "set world_model.context_distillation to 0"),
+        (
+            {"feedback.teacher": "average", "world_model.coupling": "stacked"},
+            "set feedback.teacher to 'live' or 'base'",
+        ),
         ({"feedback.source": "imagined"}, "set world_model.coupling to 'imagine'"),
         ({"feedback.source": "imagined", "world_model.coupling": "memory"}, "set world_model.coupling to 'imagine'"),
         ({"feedback.start": 9}, "feedback.start is 9 of 8 rollouts of a group"),

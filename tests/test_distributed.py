@@ -89,7 +89,7 @@ def told(sample: Sample, listens: bool) -> Sample:
 def distilled(sample: Sample) -> Sample:
     """The sample without its first token."""
     lists = {name: getattr(sample, name)[1:] for name in ("tokens", "roles", "old_logprobs", "advantages")}
-    return dataclasses.replace(sample, **lists, distilled=True)
+    return dataclasses.replace(sample, **lists, how="distilled")
 
 
 # samples, examples -> what the optimizer sees. With one of either the other process's share is empty.
@@ -169,7 +169,7 @@ def findings(folder: Path, config: RunConfig, samples: list[Sample], examples: l
     added = dataclasses.replace(config.policy, entropy=0.1, kl=0.2, imitate=0.5)
     learner = new_learner(dataclasses.replace(config, policy=added))
     learner.load_state(torch.load(folder / "begun.pt", weights_only=True))
-    views = [*samples, dataclasses.replace(samples[1], imitated=True)]
+    views = [*samples, dataclasses.replace(samples[1], how="imitated")]
     found["added"] = gradients(learner, lambda: learner.update(views, [], 1.0, 0))
 
     config = dataclasses.replace(config, ppo=PpoConfig(value_learning_rate=0.01, value_clip=10.0))

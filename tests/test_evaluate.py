@@ -10,8 +10,8 @@ from scripted import Scripted, by_turn
 from toy import Counting
 
 from lfo import distributed
-from lfo.config import EnvConfig, RolloutConfig, RunConfig, WorldModelConfig
-from lfo.couplings import Imagine, Memory, Plain, Truth, alone
+from lfo.config import EnvConfig, FeedbackConfig, RolloutConfig, RunConfig, WorldModelConfig
+from lfo.couplings import Guided, Imagine, Memory, Plain, Truth, alone
 from lfo.couplings.plain import BOTH
 from lfo.envs.base import written
 from lfo.envs.phone import PhoneEnvironment
@@ -329,6 +329,8 @@ def test_what_a_memory_can_tell_is_counted(codec):
     coupling.hear([as_example(codec.env.knowledge.steps("train")[0])])
     *_, after = evaluation_rows(Scripted(codec, calling), codec, coupling, config)
     assert before["rule_accuracy"] == 0 and after["rule_accuracy"] >= 1 / after["n"]
+    guided = Guided(dataclasses.replace(config, feedback=FeedbackConfig()), codec, coupling)
+    assert evaluation_rows(Scripted(codec, calling), codec, guided, config)[-1] == after, "with feedback around it, too"
 
 
 def test_outcomes_are_told_task_by_task(base_path):

@@ -22,7 +22,7 @@ from safetensors.torch import load_file
 from scripted import Scripted
 
 import lfo.envs.phone.csr as csr
-from lfo.config import as_dict
+from lfo.config import RunConfig, as_dict, build
 from lfo.envs.base import written
 from lfo.envs.phone import PhoneEnvironment, Rules, generate_world
 from lfo.envs.phone.phrasings import requested_fields
@@ -35,7 +35,7 @@ from lfo.rollout.torch_engine import TorchEngine
 from lfo.runs import CheckpointError, RunError, RunFolder
 from lfo.text.chat import ChatCodec
 from lfo.train import Run, _evaluation_due, _interruptible, load_player, lr_factor, train, uses_bf16
-from lfo.types import Encoded, Example, Role, Turn
+from lfo.types import AVERAGE, Encoded, Example, Role, Turn
 
 POLICY, WORLD_MODEL = "policy", "world_model"
 ROOT = Path(__file__).resolve().parents[1]
@@ -775,7 +775,7 @@ def test_successes_are_imitated_as_they_were_sampled_from_the_next_step_on(
         run.advance()
         successes = [row for before in rows[:step] for row in before if row.success and not row.scout]
         known = [(row.tokens, row.roles, row.logprobs) for row in successes]
-        imitated = [[s for s in samples if s.imitated] for samples in seen]
+        imitated = [[s for s in samples if s.how == "imitated"] for samples in seen]
         assert len(seen) == 2 and [len(found) > 0 for found in imitated] == [step > 0] * 2
         assert all((s.tokens, s.roles, s.old_logprobs) in known for found in imitated for s in found)
         assert all(Role.NOTE in s.roles for found in imitated for s in found) and max(map(len, imitated)) <= 5
@@ -789,7 +789,8 @@ def test_a_step_without_an_informative_group_imitates_nothing(dealt, monkeypatch
     run.publish()
     for _ in range(4):
         run.advance()
-    assert [[s.imitated for s in samples] for samples in seen] == [[], [False] * 2 + [True], [], [False] * 2 + [True]]
+    taught = ["ratio"] * 2 + ["imitated"]
+    assert [[s.how for s in samples] for samples in seen] == [[], taught, [], taught]
     bare = dealt([WON])
     bare.publish()
     bare.advance()
@@ -861,6 +862,48 @@ def test_feedback_survives_a_kill_in_the_middle_of_a_wave(
     assert all("first_try_success" in step and "success_at_4" in step for step in steps)
 
 
+# `GENEROUS`, gone for good at the fifth action of those who read feedback in the fourth group
+KILLED = """
+import os, signal, sys
+from lfo.rollout.play import Row
+take, taken = Row.take, []
+def taking(row, action, budget):
+    take(row, action, budget)
+    taken.extend([row.attempt.position] * (row.attempt.group == 3 and row.actor == "average"))
+    if len(taken) == 5:
+        print("in the middle of a wave:", taken, file=sys.stderr, flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+Row.take = taking
+"""
+
+
+def test_sigkill_in_the_middle_of_a_wave_and_it_is_the_run_that_was_never_killed(uninterrupted, tmp_path):
+    """The step before it is lost as well (a checkpoint is written every second step); the average of the policy, who
+    teaches, goes on where it was, and so does the replay of what it corrected."""
+    told = {"start": 4, "learn": "successes", "teacher": "average", "updates": 2, "anonymise": 0.5}
+    plain = dataclasses.replace(uninterrupted[1], world_model=None, eval_every=6)
+    settings = build(RunConfig, as_dict(plain) | {"feedback": told})
+    env, whole, killed = PhoneEnvironment(generate_world(0), Rules(slack=3), (1,)), tmp_path / "a", tmp_path / "b"
+    train(settings, whole, env, progress=False)
+
+    (tmp_path / "config.json").write_text(json.dumps(as_dict(settings)))
+    command = [sys.executable, "-c", KILLED + GENEROUS, "train", "--quiet", "--config", str(tmp_path / "config.json")]
+    environment = os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())}  # sums depend on it
+    gone = subprocess.run([*command, "--run", str(killed)], cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert gone.returncode == -signal.SIGKILL, gone.stderr
+    assert len(set(re.findall(r"\d", gone.stderr.split("wave:")[1]))) > 1, "several were at it"
+    assert [row["step"] for row in metrics_of(killed) if row["kind"] == "step"] == [1, 2, 3]
+    assert [path.stem for path in RunFolder(killed).checkpoints] == ["step-000002"]
+
+    train(settings, killed, env, progress=False)
+    assert metrics_of(killed) == metrics_of(whole)
+    ours, theirs = weights_of(killed), weights_of(whole)
+    assert ours.keys() == theirs.keys() == {POLICY, AVERAGE} and all(same(ours[name], theirs[name]) for name in ours)
+    assert not same(ours[POLICY], ours[AVERAGE])
+    kept = [RunFolder(folder).load(settings)[0]["corrected"] for folder in (whole, killed)]
+    assert kept[0] == kept[1] and json.loads(kept[0])["rollouts"], "otherwise there was nothing to be the same"
+
+
 def test_corrected_attempts_are_replayed_without_feedback_and_at_other_companies(
     config, tmp_path, bills, told_what_was_missing, monkeypatch
 ):
@@ -873,11 +916,11 @@ def test_corrected_attempts_are_replayed_without_feedback_and_at_other_companies
     assert (step["first_try_success"], step["feedback_success"], step["success_at_1"]) == (0.0, 1.0, 0.0)
     assert step["feedback_tokens_per_rollout"] > 0 and step["failed_missing_auth"] == 1.0
     *joint, first, second = seen
-    assert len(joint) == 1 and {s.imitated for s in first + second} == {True} and len(first) > 0
+    assert len(joint) == 1 and {s.how for s in first + second} == {"imitated"} and len(first) > 0
     for sample in first + second:
         text = run.codec.decode(sample.tokens)
         assert "Elm Bank" in text and "Harbor" not in text and Role.FEEDBACK not in sample.roles
-    assert all(Role.FEEDBACK not in s.roles for s in joint[0]) and any(s.imitated for s in joint[0])
+    assert all(Role.FEEDBACK not in s.roles for s in joint[0]) and any(s.how == "imitated" for s in joint[0])
     assert step["corrected/imitation_loss"] > 0 and step["corrected/grad_norm"] > 0
 
 

@@ -2,8 +2,9 @@
 
 `Guided` stands around any other coupling. It deals the rollouts of a group out in waves, and sets what the failed
 attempts of the earlier waves were told into the context of the later ones, after whatever the inner coupling notes. A
-teacher (the policy, or the frozen base) plays these; `feedback.learn` says what the policy makes of them. Closest: ERL
-(arXiv 2602.13949), RLTF-SD (arXiv 2602.02482), SDPO (arXiv 2601.20802); docs/feedback.md says what differs.
+teacher (the policy, its running average, or the frozen base) plays these; `feedback.learn` says what the policy makes
+of them. Closest: ERL (arXiv 2602.13949), RLTF-SD (arXiv 2602.02482), SDPO (arXiv 2601.20802); docs/feedback.md says
+what differs.
 """
 
 from __future__ import annotations
@@ -20,24 +21,26 @@ from lfo.protocols import Coupling, Question, Script
 from lfo.rollout.engine import Prompt
 from lfo.rollout.play import Row, Waves
 from lfo.text.codec import Codec
-from lfo.types import BASE, Example, Feedback, Role, Rollout, Sample, Task, Turn, by_group
+from lfo.types import AVERAGE, BASE, Example, Feedback, Role, Rollout, Sample, Task, Turn, by_group
 
 SOURCE = "earlier attempt"  # who says a note on one
 READ = 5  # turns of an attempt, the last ones, that a model reads before it writes feedback
+WRITTEN = 100  # tokens of that, at most
 
 Told = Generator[list[Prompt], list, list[Feedback]]  # a script whose result is feedback
-RATIO = {"free": "dropped", "capped": "capped"}
 
 
 class Guided:
-    """A `Coupling` around another one, which does whatever is not said here."""
+    """A `Coupling` around another one; what it has no say in is the other one's."""
 
     def __init__(self, config: RunConfig, codec: Codec, inner: Coupling):
         self.config, self.feedback, self.codec, self.inner = config, config.feedback, codec, inner
+        average = (AVERAGE,) if self.feedback.teacher == AVERAGE else ()
+        self.layout = dataclasses.replace(inner.layout, names=inner.layout.names + average)
+        self.rewarded, self.predicts, self.recall = inner.rewarded, inner.predicts, inner.recall
+        self.before_step, self.examples = inner.before_step, inner.examples
+        self.practice, self.responder = inner.practice, inner.responder
         self.heard: dict[Example, list[Feedback]] = {}  # what failed, for the control
-
-    def __getattr__(self, name: str):
-        return getattr(self.inner, name)
 
     # --- sampling -----------------------------------------------------------------------------
 
@@ -66,8 +69,8 @@ class Guided:
         if row.told is None:
             told = yield from self.lessons(row)
             row.told = [self.codec.note(SOURCE, self.codec.encode(one.text)) for one in told]
-            if row.told and self.feedback.teacher == BASE:
-                row.actor = BASE
+            if row.told:
+                row.actor = self.feedback.actor
         yield from self.inner.before_turn(row)
         if row.told and row.episode.stop is None and self.codec.env.knowledge.intention(row.episode.turns):
             room = (self.config.rollout.max_tokens - len(row.tokens)) // 2
@@ -120,7 +123,7 @@ class Guided:
         """What the model without adapters writes who has read the last turns, with nothing personal in them."""
         turns = self.codec.env.knowledge.impersonal(turns)[-READ:]
         prompt, end = self.codec.critique(request, turns, SOURCE)
-        (said,) = yield [Prompt(prompt, BASE, self.feedback.max_tokens, end, 0.0)]
+        (said,) = yield [Prompt(prompt, BASE, min(WRITTEN, self.feedback.max_tokens), end, 0.0)]
         text = self.codec.decode([i for i in said.tokens if i != end]).partition("<|")[0].strip()
         return [Feedback("written", "", text, 0.0)] if text else []
 
@@ -152,10 +155,8 @@ class Guided:
         listened = [dataclasses.replace(view, advantages=None) for view in views if view.heard]
         if sample is None or learn == "kl" or (learn == "successes" and not rollout.success):
             return listened
-        views = [dataclasses.replace(without(view, Role.FEEDBACK), heard=None, distilled=False) for view in views]
-        if learn == "successes":
-            return listened + [dataclasses.replace(view, imitated=True) for view in views]
-        return listened + [dataclasses.replace(view, ratio=RATIO[learn]) for view in views]
+        how = "imitated" if learn == "successes" else learn
+        return listened + [dataclasses.replace(without(view, Role.FEEDBACK, how), heard=None) for view in views]
 
     def _taught(self, rollout: Rollout) -> list[Sample]:
         """A failed attempt beside itself with feedback on it, where that would have stood: SDPO (arXiv 2601.20802)."""
@@ -179,7 +180,7 @@ class Guided:
         found = []
         for one in rollouts if self.feedback.updates else ():
             if one.guided and one.success:
-                bare = without(Sample(one.tokens, one.roles, one.logprobs, None), Role.FEEDBACK)
+                bare = without(Sample(one.tokens, one.roles, one.logprobs, None), Role.FEEDBACK, "imitated")
                 found.append(dataclasses.replace(one, tokens=bare.tokens, roles=bare.roles, logprobs=bare.old_logprobs))
         return found
 

@@ -42,16 +42,16 @@ class Noted(Plain, abc.ABC):
         if sample is None:
             return []
         distils = self.distillation > 0 and Role.NOTE in sample.roles
-        return [sample, without(sample, Role.NOTE)] if distils else [sample]
+        return [sample, without(sample, Role.NOTE, "distilled")] if distils else [sample]
 
 
-def without(sample: Sample, role: Role) -> Sample:
-    """The sample as if nobody had written the tokens of this role."""
+def without(sample: Sample, role: Role, how: str) -> Sample:
+    """The sample as if nobody had written the tokens of this role, learned in that way (`Sample.how`)."""
     kept = [i for i, r in enumerate(sample.roles) if r != role]
     names = ("tokens", "roles", "old_logprobs", "advantages", "heard", "returns", "values")
     present = {name: values for name in names if (values := getattr(sample, name)) is not None}
     lists = {name: [values[i] for i in kept] for name, values in present.items()}
-    return dataclasses.replace(sample, **lists, distilled=True)
+    return dataclasses.replace(sample, **lists, how=how)
 
 
 class Truth(Noted):

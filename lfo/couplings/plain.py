@@ -33,6 +33,7 @@ class Plain:
 
     source = "scout"  # who says what stands in the notes
     rewarded = predicts = True
+    recall = None  # nothing is remembered
 
     def __init__(self, layout: AdapterLayout, codec: Codec | None = None, scouts: int = 0):
         self.layout, self.codec, self.scouts = layout, codec, scouts

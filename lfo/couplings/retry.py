@@ -1,14 +1,14 @@
 """Another attempt at a task: the policy reads what was answered in the earlier ones, instead of anything else.
 
 Needs no learning: the control for whatever is said to make agents learn from failure. A policy that was trained with
-feedback reads what it was trained with: the inner coupling's notes, then the feedback.
+feedback reads what it was trained with: notes, then the feedback.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from lfo.couplings.feedback import SOURCE, Guided, tell
+from lfo.couplings.feedback import SOURCE, tell
 from lfo.couplings.plain import ALONE, Plain
 from lfo.protocols import Coupling, Script
 from lfo.rollout.play import Row
@@ -17,23 +17,23 @@ from lfo.types import Rollout
 
 
 class Retry(Plain):
-    """A `Coupling` for later attempts. earlier: task_id -> the attempts so far; first: the coupling of first ones."""
+    """A `Coupling` for later attempts.
 
-    source = SOURCE
+    earlier: task_id -> the attempts so far. first: the coupling of first ones. notes: whether later ones read its notes
+    as well.
+    """
 
-    def __init__(self, codec: Codec, first: Coupling, earlier: Mapping[str, Sequence[Rollout]]):
+    def __init__(self, codec: Codec, first: Coupling, earlier: Mapping[str, Sequence[Rollout]], notes: bool):
         super().__init__(ALONE, codec)
-        self.first, self.earlier = first, earlier
+        self.first, self.earlier, self.notes = first, earlier, notes
 
     def before_turn(self, row: Row) -> Script:
         lessons = self.lessons(row.attempt.task.task_id)
-        if not lessons:
+        if row.told is None:
+            row.told = [self.codec.note(SOURCE, self.codec.encode(lesson)) for lesson in lessons]
+        if self.notes or not lessons:
             yield from self.first.before_turn(row)
-            return
-        if isinstance(self.first, Guided):
-            yield from self.first.inner.before_turn(row)
-        if row.told is None and self.codec.env.knowledge.intention(row.episode.turns):
-            row.told = [self.codec.note(self.source, self.codec.encode(lesson)) for lesson in lessons]
+        if self.codec.env.knowledge.intention(row.episode.turns):
             tell(row)
 
     def lessons(self, task_id: str) -> list[str]:

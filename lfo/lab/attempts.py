@@ -41,7 +41,8 @@ def measure_attempts(folder: str | Path, most: int = MOST) -> pd.DataFrame:
 
 def attempt_rows(player: Player, tasks: Sequence[Task], most: int) -> list[dict]:
     earlier: dict[str, list[Rollout]] = defaultdict(list)
-    coupling, rows, left = Retry(player.codec, player.coupling, earlier), [], list(tasks)
+    coupling = Retry(player.codec, player.coupling, earlier, notes=bool(player.config.feedback))
+    rows, left = [], list(tasks)
     for attempt in range(1, most + 1):
         if not left:
             break

@@ -1,14 +1,33 @@
-"""Feedback while a run trains: who succeeds with it and without, in which place of a group, and why the others fail."""
+"""Feedback while a run trains: who succeeds with it and without, in which place of a group, and why the others fail.
+
+And what notebook 08 makes of it: which runs there are, and an answer to each of its questions.
+"""
 
 from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import matplotlib.pyplot as plt
 import pandas as pd
 import seaborn as sns
 
-from lfo.lab.reading import Runs, aligned, by_run, count_runs, frame
+from lfo.config import RunConfig
+from lfo.lab.reading import SPLIT_NAMES, Runs, aligned, by_run, count_runs, frame
+from lfo.lab.sweep import by_arm
+from lfo.lab.verdicts import Claim
 from lfo.runs import RunFolder
 
+QUESTIONS = {
+    1: "sample efficiency: does feedback save tasks?",
+    2: "does the policy without feedback learn, or does it only follow?",
+    3: "quality of feedback: are rules better than a model, and as good as both?",
+    4: "new companies: does it hold there?",
+    5: "levels 1 to 5: does it help most where tasks are hard?",
+}
+SUPPORTED, REFUTED, UNDECIDED, OPEN = "supported", "refuted", "undecided", "not yet run"
+SECOND = 0.9  # success within two attempts at new companies that is aimed at
 SHARES = {"first_try_success": "first try", "feedback_success": "with feedback", "recovery": "recovered groups"}
 
 
@@ -52,3 +71,53 @@ def training_figure(runs: Runs) -> plt.Figure:
     axes[0].set_ylabel("success in training, mean of 5 steps")
     axes[1].legend(fontsize="small", loc="upper left", bbox_to_anchor=(1.01, 1))
     return fig
+
+
+# --- what notebook 08 makes of it ------------------------------------------------------------
+
+
+def standing(wanted: Mapping[Path, RunConfig], grid: str) -> str:
+    """How many of the runs that a grid asks for are finished, and of which arms some are missing, in a sentence."""
+    arms = by_arm(wanted)
+    done = {arm: sum(RunFolder(f).finished(wanted[f]) for f in folders) for arm, folders in arms.items()}
+    if not any(done.values()):
+        return f"None of the {len(wanted)} runs of {grid} is finished: there is nothing to show yet."
+    said = f"{sum(done.values())} of the {len(wanted)} runs of {grid} are finished"
+    missing = [f"{arm} {done[arm]} of {len(folders)}" for arm, folders in arms.items() if done[arm] < len(folders)]
+    return f"{said}; {', '.join(missing)}." if missing else f"{said}."
+
+
+def second_attempt(within: pd.DataFrame, arm: str) -> str:
+    """Whether an arm succeeds within two attempts at `SECOND` of the tasks of new companies, by its 95% interval.
+
+    within: of `lfo.lab.attempts.attempt_table`.
+    """
+    if within.empty:
+        return OPEN
+    found = within[(within["arm"] == arm) & (within["companies"] == SPLIT_NAMES["test"]) & (within["attempts"] == 2)]
+    if found.empty:
+        return OPEN
+    low, high = found.iloc[0][["low", "high"]]
+    return SUPPORTED if low >= SECOND else REFUTED if high < SECOND else UNDECIDED
+
+
+def question_table(claims: Sequence[Claim], verdicts: pd.DataFrame, second: str) -> pd.DataFrame:
+    """An answer to each of `QUESTIONS`, from what became of the claims that belong to it.
+
+    supported where all of them are, refuted where one is, not yet run where none was judged, else undecided. The
+    question about new companies has the claims of all others on them, and `second`, of `second_attempt`.
+    """
+    judged = {(row.claim, row.split): row.verdict for row in verdicts.itertuples()}
+    rows = []
+    for number, text in QUESTIONS.items():
+        there = [c for c in claims if c.question == number or (number == 4 and c.question and c.split == "test")]
+        found = [judged.get((c.text, c.split), OPEN) for c in there] + [second] * (number == 4)
+        counts = ", ".join(f"{count} {what}" for what, count in sorted(Counter(found).items()))
+        rows.append({"question": f"{number}. {text}", "answer": _together(found), "claims": counts})
+    return pd.DataFrame(rows)
+
+
+def _together(found: Sequence[str]) -> str:
+    if len(set(found)) == 1:
+        return found[0]
+    return REFUTED if REFUTED in found else UNDECIDED

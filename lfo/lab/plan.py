@@ -14,7 +14,8 @@ Knows shapes and formulas; loads no weights and touches no GPU. Bytes per GPU, w
 base               w P / n                                                                 always
 adapters           4 A a / n, in fp32                                                      always
 optimizer          8 A a / n: Adam's two moments                                           always
-running average    4 a / n, of the world model that is published                           always
+running averages   4 a / n each: of the world model that is published, of a policy that    always
+                   teaches (`feedback.teacher: average`)
 gradients          4 A a / n                                                               loss, backward
 all-gather         w (the rest outside the layers + 2 layers), if n > 1: FSDP2 keeps       loss, backward
                    embedding and head until the backward pass, and fetches a layer ahead
@@ -291,7 +292,7 @@ def learner_items(shape: Shape, config: RunConfig, device: str, logits: int = LO
         Item("base", n.base * shape.parameters / d.processes),
         Item("adapters", adapters),
         Item("optimizer", 2 * adapters),
-        Item("running average", adapters / 2 if _adapters(config) == 2 else 0),
+        Item("running averages", adapters / _adapters(config) * ((_adapters(config) == 2) + _teaching(config))),
         Item("gradients", adapters, learning),
         Item("all-gather buffers", gathered, learning),
         Item("kept activations", shape.layers * (inputs if d.gradient_checkpointing else kept) + last, learning),
@@ -307,6 +308,11 @@ def _adapters(config: RunConfig) -> int:
     return 1 if config.world_model is None or config.coupling in ("shared", "echo") else 2
 
 
+def _teaching(config: RunConfig) -> int:
+    """How many running averages act in rollouts."""
+    return int(bool(config.feedback) and config.feedback.teacher == "average")
+
+
 # --- the engines -----------------------------------------------------------------------------
 
 
@@ -317,7 +323,7 @@ def torch_engine_items(shape: Shape, config: RunConfig) -> list[Item]:
     policy = per_place * doubled(0, played) * doubled(0, r.max_tokens + r.max_action_tokens)
     world_model = per_place * doubled(0, ENGINE_ROWS) * doubled(0, QUESTION) if config.world_model else 0
     return [
-        Item("engine: base and merged copies", 4 * shape.parameters * (1 + _adapters(config))),
+        Item("engine: base and merged copies", 4 * shape.parameters * (1 + _adapters(config) + _teaching(config))),
         Item("engine: a copy being merged", 4 * (shape.parameters + fused), (PUBLISH,)),
         Item("engine: KV caches", policy + world_model),
         Item("engine: a cache that grows", max(policy, world_model) / 2, (ROLLOUT,)),
@@ -327,7 +333,7 @@ def torch_engine_items(shape: Shape, config: RunConfig) -> list[Item]:
 def vllm_items(shape: Shape, config: RunConfig, share: float) -> tuple[list[Item], str, str]:
     """Items of one vLLM GPU that takes `share` bytes, what its KV cache has room for, and what is wrong."""
     d, b = config.distributed, _bytes(config.model.dtype)
-    served = _adapters(config) + (1 if config.coupling == "stacked" else 0)
+    served = _adapters(config) + _teaching(config) + (1 if config.coupling == "stacked" else 0)
     weights, adapters = b * shape.parameters / d.tensor_parallel, b * served * shape.adapter_parameters(config.model)
     cache = share - weights - adapters - VLLM_WORKSPACE
     capacity = int(max(0, cache) / (b * 2 * shape.key * shape.layers / d.tensor_parallel))

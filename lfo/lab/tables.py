@@ -61,6 +61,12 @@ def final_table(runs: Runs) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def behaviour_table(runs: Runs) -> pd.DataFrame:
+    """What was done at the last evaluation, medians over the runs, by arm and split; docs/metrics.md defines each."""
+    last = _last(frame(runs, "behaviour", needed=True)).drop(columns=["kind", "tasks", "step", *RUN], errors="ignore")
+    return last.groupby(["arm", "split"], sort=False).median().reset_index()
+
+
 def reply_table(runs: Runs) -> pd.DataFrame:
     """Semantic accuracy of the world model on real replies at the last evaluation, by category; empty without calls."""
     replies = frame(runs, "reply")
@@ -91,7 +97,8 @@ def sweep_table(folders: Sequence[str | Path], split: str = "validation") -> pd.
 
 
 def compute_table(runs: Runs) -> pd.DataFrame:
-    """What the arms cost: tokens sampled and trained on per sampled task, and as multiples of the first arm's.
+    """What the arms cost per sampled task, and as multiples of the first arm's: tokens sampled and trained on, and wall
+    seconds, evaluation left out, which compare only between runs of one machine with the same load.
 
     Medians over the runs. Tokens of dreams are counted, dreamt tasks apart from the sampled ones. A baseline of equal
     compute is the first arm with `policy.epochs` set to the other arm's multiple of trained tokens, rounded: all its
@@ -100,8 +107,9 @@ def compute_table(runs: Runs) -> pd.DataFrame:
     Raises:
         RunError: a run is older than these counts.
     """
-    kinds = ("sampled_tokens", "trained_tokens")
+    kinds = ("sampled_tokens", "trained_tokens", "seconds")
     steps = frame(runs, "step", needed=True)
+    steps["seconds"] = steps.filter(like="seconds.").sum(axis=1)
     if not set(kinds) <= set(steps) or steps[list(kinds)].isna().any(axis=None):
         raise RunError("a run was trained before tokens were counted; train it again to compare what arms cost.")
     steps = steps.assign(dreamt=steps.get("dreamt_groups", 0.0)).fillna({"dreamt": 0.0})

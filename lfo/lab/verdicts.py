@@ -29,7 +29,7 @@ class Claim:
 
     measure: a key of `factorial.MEASURES`. kind: "lead", the difference of the medians; "times", how many times the
     other's median is the arm's. levels: of the tasks; None: all. relative: to what is reached in the same world by the
-    arm that is frozen and told the truth.
+    arm that is frozen and told the truth. question: of a notebook, 0: of none.
     """
 
     text: str
@@ -41,6 +41,7 @@ class Claim:
     split: str
     levels: tuple[int, ...] | None = None
     relative: bool = False
+    question: int = 0
 
 
 def read_claims(path: str | Path, table: str) -> list[Claim]:

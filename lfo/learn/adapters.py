@@ -21,13 +21,16 @@ from lfo.config import ModelConfig, derive_seed
 from lfo.protocols import AdapterLayout
 from lfo.runs import CheckpointError
 from lfo.text.base import load_base, load_tokenizer
-from lfo.types import BASE
+from lfo.types import AVERAGE, BASE
 
 ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
 
 
 def with_adapters(base: PreTrainedModel, config: ModelConfig, names: Sequence[str], seed: int) -> PeftModel:
-    """The base with new adapters, each drawn from a seed of its own: none depends on which others there are."""
+    """The base with new adapters, each drawn from a seed of its own: none depends on which others there are.
+
+    A running average begins as the first, whose average it is.
+    """
     targets = ATTENTION if config.targets == "attention" else "all-linear"
     lora = LoraConfig(
         r=config.rank,
@@ -39,7 +42,7 @@ def with_adapters(base: PreTrainedModel, config: ModelConfig, names: Sequence[st
     torch.manual_seed(derive_seed(seed, "init", names[0]))
     model = get_peft_model(base, lora, adapter_name=names[0])
     for name in names[1:]:
-        torch.manual_seed(derive_seed(seed, "init", name))
+        torch.manual_seed(derive_seed(seed, "init", names[0] if name == AVERAGE else name))
         model.add_adapter(name, copy.deepcopy(lora))
     return model
 

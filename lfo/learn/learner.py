@@ -38,13 +38,13 @@ from lfo.learn.objectives import (
 )
 from lfo.protocols import AdapterLayout, Objective
 from lfo.text.base import load_base
-from lfo.types import BASE, Encoded, Rollout, Sample
+from lfo.types import APART, AVERAGE, BASE, Encoded, Rollout, Sample
 
 POLICY, WORLD_MODEL = "policy", "world_model"
 VALUE_HEAD = "value_head"  # no adapter: trained with the policy, and of no use to a sampler
-CAP = 2.0  # of the importance weight of a sample whose ratio is "capped"
+CAP = 2.0  # of the importance weight of a sample that is learned "capped"
 PUSH = 2.0  # nats, at most, by which a teacher's opinion of one token counts
-DECAY = 0.95  # per update, of the running average of the world model that is published
+DECAY = 0.95  # of running averages: of the world model, which is published, per update; of a teaching policy, per step
 
 
 class Learner:
@@ -81,7 +81,7 @@ class Learner:
         self.scorer = Scorer(self.model, bf16, objective.uses_values).train()
         if alone:
             self.scorer.to(self.device)
-        trained = [*layout.names, *([VALUE_HEAD] if objective.uses_values else [])]
+        trained = [n for n in layout.names if n != AVERAGE] + [VALUE_HEAD] * objective.uses_values
         self.optimizer = torch.optim.AdamW(
             [{"params": self.parameters(name), "lr": 0.0, "name": name} for name in trained],
             betas=(0.9, 0.95),
@@ -137,7 +137,7 @@ class Learner:
 
     def _learn_actions(self, samples: Sequence[Sample], own: Sequence[Sequence[float]] | None) -> dict[str, float]:
         """Backward of all that moves the policy, before any of the world model's; returns metrics."""
-        near = [i for i, sample in enumerate(samples) if not (sample.distilled or sample.imitated)]
+        near = [i for i, sample in enumerate(samples) if sample.how not in APART]
         before = None if own is None else [own[i] for i in near]
         acting = [samples[i] for i in near]
         base = self.action_logprobs(acting, BASE) if self.config.policy.kl else None
@@ -147,10 +147,10 @@ class Learner:
         if loss.count:
             metrics |= {f"policy/{name}": value / loss.count for name, value in loss.metrics.items()}
             metrics.setdefault("policy/loss", loss.mean().item())  # unless it has parts, and says which is the policy's
-        if distilled := [sample for sample in samples if sample.distilled]:
+        if distilled := [sample for sample in samples if sample.how == "distilled"]:
             loss = self._distil(distilled)
             metrics["distillation/neg_logprob"] = loss.metrics["neg_logprob"] / loss.count
-        if imitated := [sample for sample in samples if sample.imitated]:
+        if imitated := [sample for sample in samples if sample.how == "imitated"]:
             metrics["policy/imitation_loss"] = self._imitate(imitated).mean().item()
         for p in self.parameters(WORLD_MODEL) if self.layout.stacked else ():
             p.grad = None  # the policy's loss went through the world model, but moves the policy alone
@@ -184,9 +184,9 @@ class Learner:
             if own is not None:
                 tokens.old_logprobs = torch.tensor([x for i in index for x in own[i]], device=self.device)
                 tokens.weights = tis_weights(tokens.old_logprobs, sampled, c.tis_cap)
-            if any(sample.ratio != "kept" for sample in samples):
-                ratios = [s.ratio for s, where in zip(part, places, strict=True) for _ in where]
-                _without_ratio(tokens, ratios, logprobs[:mine].detach(), sampled)
+            if any(sample.how != "ratio" for sample in samples):
+                how = [s.how for s, where in zip(part, places, strict=True) for _ in where]
+                _without_ratio(tokens, how, logprobs[:mine].detach(), sampled)
             if base is not None:
                 tokens.base_logprobs = torch.tensor([x for i in index for x in base[i]], device=self.device)
             if others:
@@ -290,6 +290,12 @@ class Learner:
         torch._foreach_lerp_(self.averages[WORLD_MODEL], weights, 1 - min(DECAY, self.updates / (self.updates + 10)))
         self.updates += 1
 
+    @torch.no_grad()
+    def follow(self) -> None:
+        """After a step: move the policy's running average, if there is one, towards it (SDPO, arXiv 2601.20802)."""
+        if AVERAGE in self.layout.names:
+            torch._foreach_lerp_(self.parameters(AVERAGE), self.parameters(POLICY), 1 - DECAY)
+
     # --- scores -------------------------------------------------------------------------------
 
     def _scored(
@@ -336,8 +342,7 @@ class Learner:
         asked = [sample for sample in samples if sample.taught]
         if not asked:
             return list(samples)
-        teacher = BASE if self.config.feedback.teacher == BASE else POLICY
-        theirs = iter(self.action_logprobs([sample.taught for sample in asked], teacher))
+        theirs = iter(self.action_logprobs([sample.taught for sample in asked], self.config.feedback.actor))
         mine = iter(self.action_logprobs(asked))
         return [_pushed(s, next(theirs), next(mine)) if s.taught else s for s in samples]
 
@@ -407,11 +412,10 @@ class Learner:
         self.updates = state["updates"]
 
 
-def _without_ratio(tokens: PolicyTokens, ratios: Sequence[str], now: torch.Tensor, sampled: torch.Tensor) -> None:
-    """Where the ratio is dropped, or a capped weight, the old policy is the present one. now, sampled: (N,)."""
+def _without_ratio(tokens: PolicyTokens, how: Sequence[str], now: torch.Tensor, sampled: torch.Tensor) -> None:
+    """Where there is no ratio, or it is a capped weight, the old policy is the present one. now, sampled: (N,)."""
     kept, capped = (
-        torch.tensor([ratio == kind for ratio in ratios], dtype=torch.bool, device=now.device)
-        for kind in ("kept", "capped")
+        torch.tensor([way == kind for way in how], dtype=torch.bool, device=now.device) for kind in ("ratio", "capped")
     )
     weights = torch.ones_like(now) if tokens.weights is None else tokens.weights
     tokens.weights = torch.where(kept, weights, torch.where(capped, tis_weights(now, sampled, CAP), 1.0))

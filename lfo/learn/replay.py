@@ -64,7 +64,7 @@ def shuffled(examples: Sequence[Example], seed: int) -> list[Example]:
 def imitated(rollout: Rollout, weight: float = 1.0) -> Sample:
     """A success as it is imitated."""
     tokens, roles = rollout.tokens, rollout.roles
-    return Sample(tokens, roles, rollout.logprobs, [1.0] * len(tokens), imitated=True, weight=weight)
+    return Sample(tokens, roles, rollout.logprobs, [1.0] * len(tokens), how="imitated", weight=weight)
 
 
 def _answered(mine: Example, other: Example) -> Example:

@@ -188,12 +188,12 @@ def noted(make_rollout):
 def test_context_distillation_learns_the_same_actions_without_the_note(bank, noted):
     row, sample = noted
     seen, bare = Imagine(WorldModelConfig(context_distillation=0.3), bank).views(row, sample)
-    assert seen is sample and not seen.distilled
-    assert bare.tokens == [1, 2, 3, 6, 7] and bare.distilled
+    assert seen is sample and seen.how == "ratio"
+    assert bare.tokens == [1, 2, 3, 6, 7] and bare.how == "distilled"
     assert bare.roles == [Role.PROMPT, Role.PROMPT, Role.ACTION, Role.OBSERVATION, Role.ACTION]
     assert bare.old_logprobs == [0, 0, -2.0, 0, -2.0]
     assert bare.advantages == [0.0, 0.0, 0.5, 0.0, 0.7]
-    assert len(row.tokens) == len(sample.tokens) == 7 and without(bare, Role.NOTE) == bare
+    assert len(row.tokens) == len(sample.tokens) == 7 and without(bare, Role.NOTE, "distilled") == bare
 
 
 def test_there_is_one_view_without_distillation_or_without_a_note(bank, imagine, noted, make_rollout):

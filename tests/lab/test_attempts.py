@@ -33,7 +33,7 @@ def played(monkeypatch):
 
 def player(*names: str) -> SimpleNamespace:
     tasks = [SimpleNamespace(task_id=name, level=1) for name in names]
-    config = SimpleNamespace(rollout=None, eval_splits=("test",), eval_tasks=2)
+    config = SimpleNamespace(rollout=None, feedback=None, eval_splits=("test",), eval_tasks=2)
     env = SimpleNamespace(tasks=lambda split: tasks)
     return SimpleNamespace(engine=None, codec=None, coupling=None, config=config, env=env)
 

@@ -11,7 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
 
 from lfo.cli import main
-from lfo.config import ConfigError, RunConfig, load_config
+from lfo.config import ConfigError, FeedbackConfig, RunConfig, load_config
 from lfo.lab.plan import (
     BACKWARD,
     GIB,
@@ -201,6 +201,10 @@ def test_the_run_decides_on_the_adapters(large, coupling, count):
     config = dataclasses.replace(large, world_model=w, rollout=rollout, model=model)
     adapter = SHAPE_CARDS["qwen3-8b"].adapter_parameters(config.model)
     assert bytes_of(config)["adapters"] == 4 * count * adapter / 6
+    sizes = bytes_of(dataclasses.replace(config, feedback=FeedbackConfig(teacher="average")))
+    averages = [each["running averages"] / (4 * adapter / 6) for each in (bytes_of(config), sizes)]
+    assert averages == [count - 1, count], "of the world model, and of the policy, who is nobody's to train"
+    assert sizes["optimizer"] == bytes_of(config)["optimizer"]
 
 
 # --- vLLM and the verdict --------------------------------------------------------------------

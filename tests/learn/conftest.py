@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 
 import pytest
@@ -11,12 +12,14 @@ from learning import LAYOUTS, as_sampled_by, ids, samples_of
 from lfo.config import RunConfig
 from lfo.learn.learner import Learner
 from lfo.learn.objectives import make_objective
-from lfo.types import Encoded, Sample
+from lfo.types import AVERAGE, Encoded, Sample
 
 
 def new_learner(config: RunConfig) -> Learner:
-    coupling = config.world_model.coupling if config.world_model else None
-    return Learner(config, LAYOUTS[coupling], make_objective(config), pad_id=0, bf16=config.model.autocast is True)
+    layout = LAYOUTS[config.world_model.coupling if config.world_model else None]
+    if config.feedback and config.feedback.teacher == AVERAGE:
+        layout = dataclasses.replace(layout, names=(*layout.names, AVERAGE))
+    return Learner(config, layout, make_objective(config), pad_id=0, bf16=config.model.autocast is True)
 
 
 @pytest.fixture

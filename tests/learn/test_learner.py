@@ -29,13 +29,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lfo.learn import adapters
 from lfo.learn.adapters import merge_adapter
-from lfo.learn.learner import POLICY, WORLD_MODEL, Learner
+from lfo.learn.learner import CAP, DECAY, POLICY, PUSH, WORLD_MODEL, Learner
 from lfo.learn.objectives import dapo_loss
 from lfo.rollout.engine import Prompt, complete
 from lfo.rollout.torch_engine import TorchEngine
 from lfo.runs import CheckpointError
 from lfo.text.base import load_base
-from lfo.types import Encoded, Role, Sample
+from lfo.types import AVERAGE, BASE, Encoded, Role, Sample
 
 
 def counts(samples) -> list[int]:
@@ -246,7 +246,7 @@ def test_stacked_adapters_act_together_and_learn_apart(make_learner, samples, ex
 def test_distilling_is_advantage_weighted_likelihood_in_the_other_context(make_learner, samples):
     """Added to the policy's gradient: weight times that of -A log p of the actions there, divided by their number."""
     parts = [(s.tokens[1:], s.roles[1:], s.old_logprobs[1:], s.advantages[1:]) for s in samples[1:]]
-    other = [Sample(*part, distilled=True) for part in parts]
+    other = [Sample(*part, how="distilled") for part in parts]
     settings = {"world_model.coupling": "imagine", "world_model.context_distillation": 0.5}
     learner = make_learner(**settings, **{"policy.max_grad_norm": 1e9})
     near, metrics = gradients_of(learner, lambda: learner.update(samples, [], 1.0, 0))
@@ -263,10 +263,116 @@ def test_distilling_is_advantage_weighted_likelihood_in_the_other_context(make_l
 def test_distilled_samples_need_no_logprobs_from_before_the_step(make_learner, samples):
     settings = {"world_model.coupling": "imagine", "world_model.context_distillation": 0.5, "policy.tis_cap": 2.0}
     learner = make_learner(**settings)
-    other = dataclasses.replace(samples[0], distilled=True)
+    other = dataclasses.replace(samples[0], how="distilled")
     own = learner.action_logprobs(samples)
     found = learner.update([other, *samples], [], 1.0, 0, [[], *own])
     assert found["distillation/neg_logprob"] > 0 and found["policy/tis_weight"] > 0
+
+
+# --- with feedback ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["free", "capped"])
+def test_what_was_played_with_feedback_is_learned_without_the_ratio_or_with_a_capped_weight(make_learner, samples, how):
+    """The old policy is the present one: minus w A log p, w = 1, or learner over sampler up to the cap."""
+    learner = make_learner(**{"policy.max_grad_norm": 1e9})
+    gap = [math.log(4.0) if i % 2 else -1.0 for i in range(20)]  # the learner finds them 4 times likelier, or less
+    rows = as_sampled_by(learner, samples)
+    rows = [
+        dataclasses.replace(s, old_logprobs=[p - g for p, g in zip(s.old_logprobs, gap, strict=False)], how=how)
+        for s in rows
+    ]
+    seen, metrics = gradients_of(learner, lambda: learner.update(rows, [], 1.0, 0))
+    model, logprobs = plain_policy(learner, rows)
+    gaps = torch.tensor([g for s in rows for g, role in zip(gap, s.roles, strict=False) if role == Role.ACTION])
+    assert (gaps > math.log(CAP)).any() and (gaps < 0).any()
+    w = gaps.exp().clamp(max=CAP) if how == "capped" else torch.ones_like(gaps)
+    assert close(seen[POLICY], slopes(-(w * per_token(rows) * logprobs).mean(), model), rtol=1e-3)
+    assert metrics["policy/tis_weight"] == pytest.approx(w.mean().item(), rel=1e-3)
+
+
+TEACHING = {"world_model.coupling": "imagine", "rollout.group_size": 4, "feedback.learn": "kl"}
+
+
+@pytest.mark.parametrize(("teacher", "adapter"), [("live", POLICY), ("average", AVERAGE), ("base", BASE)])
+def test_a_teacher_says_how_much_likelier_it_finds_each_token(make_learner, samples, teacher, adapter):
+    learner = make_learner(**TEACHING, **{"feedback.teacher": teacher})
+    bare, told = samples[0], samples[1]
+    told = dataclasses.replace(bare, tokens=[*told.tokens[:2], *bare.tokens], roles=[0, 0, *bare.roles])
+    both = [dataclasses.replace(bare, taught=told), samples[2]]
+    pushed, other = learner.taught(both)
+    assert other is samples[2] and pushed.taught is None and pushed.tokens == bare.tokens
+    model = plain(learner, adapter)
+    if teacher == "base":  # peft's own way of doing without adapters
+        with model.disable_adapter():
+            theirs = logprobs_of(model, told)
+    else:
+        theirs = logprobs_of(model, told)
+    expected = (theirs - logprobs_of(plain(learner), bare)).clamp(-PUSH, PUSH)
+    found = [a for a, role in zip(pushed.advantages, bare.roles, strict=True) if role == Role.ACTION]
+    assert torch.allclose(torch.tensor(found), expected, atol=1e-4) and expected.abs().max() > 1e-3
+    assert [a for a, role in zip(pushed.advantages, bare.roles, strict=True) if role != Role.ACTION] == [0.0] * (
+        len(bare.roles) - len(found)
+    )
+
+
+def logprobs_of(model: PeftModel, sample: Sample) -> torch.Tensor:
+    places = [t for t, role in enumerate(sample.roles) if role == Role.ACTION]
+    return plain_logprobs(model, [sample.tokens], [places]).detach()
+
+
+def test_the_average_begins_as_the_policy_and_follows_it_by_a_twentieth_per_step(fresh_learner, samples, examples):
+    learner = fresh_learner(**TEACHING, **{"feedback.teacher": "average"})
+    expected = weights(learner, POLICY)
+    assert same(weights(learner, AVERAGE), expected) and DECAY == 0.95
+    for step in range(3):
+        before = weights(learner, AVERAGE)
+        for i in range(2):  # two updates of the policy in a step, and one of the world model alone
+            learner.update(samples, examples, 1.0, seed=2 * step + i)
+        learner.replay(examples, 1.0, seed=step)
+        assert same(weights(learner, AVERAGE), before), "only the end of a step moves it"
+        learner.follow()
+        expected = [0.95 * a + 0.05 * p for a, p in zip(expected, weights(learner, POLICY), strict=True)]
+        assert close(weights(learner, AVERAGE), expected, rtol=1e-6)
+    assert not close(weights(learner, AVERAGE), weights(learner, POLICY))
+    assert {group["name"] for group in learner.optimizer.param_groups} == {POLICY, WORLD_MODEL}, "nobody trains it"
+
+
+def test_the_policy_learns_the_same_with_an_average_beside_it(fresh_learner, samples, examples):
+    plain_one, averaged = (
+        fresh_learner(**TEACHING, **{"feedback.teacher": teacher, "model.dropout": 0.2})
+        for teacher in ("base", "average")
+    )
+    for learner in (plain_one, averaged):
+        for step in range(2):
+            learner.update(samples, examples, 1.0, seed=step)
+            learner.follow()
+    for name in (POLICY, WORLD_MODEL):
+        assert same(weights(plain_one, name), weights(averaged, name))
+    assert plain_one.layout.names == (POLICY, WORLD_MODEL), "and without one there is nothing to follow"
+
+
+def test_the_average_is_published_and_goes_on_from_a_checkpoint_bit_for_bit(
+    make_learner, samples, examples, toy_path, tmp_path
+):
+    whole, resumed = (make_learner(**TEACHING, **{"feedback.teacher": "average"}) for _ in range(2))
+    updated(whole, samples, examples)
+    whole.follow()
+    torch.save(whole.state(), tmp_path / "state.pt")
+    resumed.load_state(torch.load(tmp_path / "state.pt", weights_only=True))
+    for learner in (whole, resumed):
+        updated(learner, samples, examples)
+        learner.follow()
+    assert same(weights(whole, AVERAGE), weights(resumed, AVERAGE))
+    published = whole.save_adapters(tmp_path / "v1")
+    assert set(published) == {POLICY, WORLD_MODEL, AVERAGE}
+    engine = TorchEngine(toy_path)
+    engine.load(published)
+    prompt = [5, 6, 7, 8]
+    said = complete(engine, [Prompt(prompt, AVERAGE, 9, -1, 1.0)])[0]
+    tokens = [*prompt, *said.tokens]
+    there = plain_logprobs(plain(whole, AVERAGE), [tokens], [range(len(prompt), len(tokens))])
+    assert torch.allclose(torch.tensor(said.logprobs), there, atol=1e-4), "who plays is the average"
 
 
 # --- what is added to the objective ------------------------------------------------------------
@@ -348,7 +454,7 @@ def test_the_base_is_what_it_was_and_adapters_go_on_training(make_learner, sampl
 def test_imitation_is_cross_entropy_on_the_actions_of_earlier_successes(make_learner, samples):
     """Its own mean over tokens, beside DAPO's; what was sampled then, and with which probability, does not matter."""
     earlier = [
-        dataclasses.replace(s, old_logprobs=[-9.0] * len(s.tokens), imitated=True, weight=0.5) for s in samples[1:3]
+        dataclasses.replace(s, old_logprobs=[-9.0] * len(s.tokens), how="imitated", weight=0.5) for s in samples[1:3]
     ]
     slope, found, new = added(make_learner, samples, earlier)
     model, logprobs = plain_policy(make_learner(), earlier)
@@ -361,7 +467,7 @@ def test_additions_are_those_of_one_batch_in_any_micro_batches(make_learner, sam
     """With importance weights and distilled contexts beside them."""
     settings = {"policy.entropy": 0.1, "policy.kl": 0.2, "policy.imitate": 0.5, "policy.tis_cap": 2.0}
     settings |= {"world_model.coupling": "imagine", "world_model.context_distillation": 0.5}
-    others = [dataclasses.replace(samples[0], distilled=True), dataclasses.replace(samples[2], imitated=True)]
+    others = [dataclasses.replace(samples[0], how="distilled"), dataclasses.replace(samples[2], how="imitated")]
     seen = []
     for budget in (10_000, 1):
         learner = make_learner(**settings, **{"distributed.micro_batch_tokens": budget})

@@ -198,7 +198,7 @@ def test_a_rollouts_advantage_is_that_of_each_of_its_actions(dapo, make_rollout)
         a = math.sqrt(3) if i == 1 else -1 / math.sqrt(3)
         assert sample.advantages == pytest.approx([0, 0, a, a, 0, a], rel=1e-5)
         assert (sample.tokens, sample.roles, sample.old_logprobs) == (rollout.tokens, rollout.roles, rollout.logprobs)
-        assert not sample.distilled and sample.heard is None and sample.returns is None
+        assert sample.how == "ratio" and sample.heard is None and sample.returns is None
         assert sample.roles == [Role.PROMPT] * 2 + [Role.ACTION] * 2 + [Role.OBSERVATION, Role.ACTION]
 
 

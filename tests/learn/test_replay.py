@@ -131,7 +131,7 @@ def test_what_is_imitated_is_what_was_sampled_and_drawn_by_the_seed_alone(won):
     for sample in drawn:
         row = rows[sample.tokens[2]]
         assert (sample.tokens, sample.roles, sample.old_logprobs) == (row.tokens, row.roles, row.logprobs)
-        assert sample.imitated and sample.weight == 0.5 and not sample.distilled and sample.heard is None
+        assert sample.how == "imitated" and sample.weight == 0.5 and sample.heard is None
         assert Role.ACTION in sample.roles and len(sample.advantages) == len(sample.tokens)
     assert len(successes.draw(100, 0)) == 20
 

@@ -1,0 +1,172 @@
+"""guided: what notebook 08 shows of runs with feedback, of some of them, and of none."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import pandas as pd
+import pytest
+from test_factorial import add_steps, write_run
+
+from lfo.config import RunConfig, build
+from lfo.lab import tables
+from lfo.lab.factorial import factorial_table, level_table, summary
+from lfo.lab.guided import (
+    OPEN,
+    QUESTIONS,
+    REFUTED,
+    SUPPORTED,
+    UNDECIDED,
+    feedback_table,
+    guided_runs,
+    question_table,
+    second_attempt,
+    standing,
+    training_figure,
+)
+from lfo.lab.reading import SPLIT_NAMES
+from lfo.lab.sweep import by_arm, read_grid
+from lfo.lab.verdicts import COLUMNS, Claim, read_claims, verdict_table
+from lfo.runs import RunFolder
+
+ROOT = Path(__file__).resolve().parents[2]
+STEP = {"sampled_tokens": 100, "trained_tokens": 50, "first_try_success": 0.25, "train_calls_per_task": 1.0}
+STEP |= {"replies_per_rollout": 1.0}
+TOLD = {"feedback_success": 0.5, "recovery": 1.0, "success_at_1": 0.25, "success_at_10": 0.5}
+TOLD |= {"feedback_tokens_per_rollout": 12.0}
+CLAIMS = [Claim("who wins: x", "feedback", "baseline", "area", "lead", 0.0, split, question=1) for split in SPLIT_NAMES]
+
+
+@pytest.fixture
+def runs(tmp_path) -> dict[str, list[Path]]:
+    """Two arms in two worlds; of the arm with feedback every other step got some."""
+    found: dict[str, list[Path]] = {}
+    arms = {"baseline": (None, "0001"), "feedback": ({"teacher": "average"}, "0111")}
+    for (arm, (feedback, end)), world in itertools.product(arms.items(), (101, 102)):
+        settings = {"name": arm, "world_model": None, "feedback": feedback}
+        folder = write_run(
+            tmp_path / arm / str(world), settings, {split: ["0000", "0001", end] for split in SPLIT_NAMES}, world
+        )
+        add_steps(folder, STEP | (TOLD | {"failed_missing_auth": 1.0} if feedback else {}), STEP)
+        found.setdefault(arm, []).append(folder)
+    return found
+
+
+def test_a_row_per_arm_with_feedback(runs):
+    guided = guided_runs(runs)
+    assert list(guided) == ["feedback"]
+    (row,) = feedback_table(guided).to_dict("records")
+    assert (row["first try"], row["with feedback"], row["place 1"], row["place 10"]) == (0.25, 0.5, 0.25, 0.5)
+    assert (row["failed missing auth"], row["runs"]) == (0.5, 2), "a kind that no failure of a step was of counts 0"
+    fig = training_figure(guided)
+    assert [len(ax.get_lines()) for ax in fig.axes] == [1, 1]
+    plt.close(fig)
+
+
+# --- which runs there are --------------------------------------------------------------------
+
+
+@pytest.fixture
+def finished(monkeypatch):
+    """finished(paths): these runs are, no others."""
+
+    def make(paths):
+        monkeypatch.setattr(RunFolder, "finished", lambda run, config: run.path in set(paths))
+
+    return make
+
+
+def test_what_is_missing_is_named(tmp_path, finished):
+    config = build(RunConfig, {})
+    wanted = {tmp_path / arm / f"seed{k}": config for arm in ("a", "b", "c") for k in range(2)}
+    a, b, c = ([path for path in wanted if path.parent.name == arm] for arm in "abc")
+    assert standing(wanted, "g.yaml") == "None of the 6 runs of g.yaml is finished: there is nothing to show yet."
+    finished([*a, b[0]])
+    assert standing(wanted, "g.yaml") == "3 of the 6 runs of g.yaml are finished; b 1 of 2, c 0 of 2."
+    finished([*a, *b, *c])
+    assert standing(wanted, "g.yaml") == "6 of the 6 runs of g.yaml are finished."
+
+
+# --- the questions ---------------------------------------------------------------------------
+
+
+def test_without_a_run_nothing_is_answered():
+    table = question_table(CLAIMS, verdict_table({}, CLAIMS), second_attempt(pd.DataFrame(), "feedback"))
+    assert len(table) == len(QUESTIONS) == 5
+    assert table["answer"].tolist()[0] == table["answer"].tolist()[3] == OPEN
+    assert guided_runs({}) == {}
+
+
+def test_with_some_arms_the_others_stay_open(runs):
+    claims = [*CLAIMS, Claim("hard: y", "feedback", "table", "area", "lead", 0.0, "test", question=5)]
+    verdicts = verdict_table(runs, claims)
+    table = question_table(claims, verdicts, OPEN).set_index(["question"])
+    assert len(verdicts) == 2 and table["answer"].iloc[4] == OPEN and table["claims"].iloc[4] == "1 not yet run"
+    assert table["answer"].iloc[0] in (SUPPORTED, UNDECIDED) and table["answer"].iloc[3] in (UNDECIDED, REFUTED)
+    for part in ({}, {"baseline": runs["baseline"]}, runs):  # no arm is told the truth
+        assert set(factorial_table(summary(part))["arm"] if part else []) == set(part)
+        assert set(level_table(part)["arm"] if part else []) == set(part)
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "answer"),
+    [
+        ((SUPPORTED, SUPPORTED), SUPPORTED),
+        ((SUPPORTED, REFUTED), REFUTED),
+        ((SUPPORTED, UNDECIDED), UNDECIDED),
+        ((SUPPORTED, None), UNDECIDED),
+        ((None, REFUTED), REFUTED),
+        ((None, None), OPEN),
+    ],
+)
+def test_an_answer_is_what_its_claims_have_in_common(verdicts, answer):
+    judged = [(c, v) for c, v in zip(CLAIMS, verdicts, strict=True) if v]
+    rows = [{"claim": c.text, "split": c.split, "verdict": v} for c, v in judged]
+    table = question_table(CLAIMS, pd.DataFrame(rows, columns=COLUMNS), OPEN)
+    assert table["answer"].iloc[0] == answer
+    on_new_companies = verdicts[1]  # and nobody tried a second time
+    assert table["answer"].iloc[3] == {None: OPEN, REFUTED: REFUTED}.get(on_new_companies, UNDECIDED)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "answer"), [(0.91, 0.99, SUPPORTED), (0.2, 0.89, REFUTED), (0.85, 0.95, UNDECIDED)]
+)
+def test_the_second_attempt_by_its_interval(low, high, answer):
+    row = {"arm": "feedback", "companies": SPLIT_NAMES["test"], "attempts": 2, "success": 0.9, "low": low, "high": high}
+    others = [row | {"attempts": 1, "low": 0.0, "high": 0.0}, row | {"companies": SPLIT_NAMES["validation"]}]
+    assert second_attempt(pd.DataFrame([*others, row]), "feedback") == answer
+    assert second_attempt(pd.DataFrame(others), "feedback") == second_attempt(pd.DataFrame([row]), "table") == OPEN
+
+
+def test_every_question_has_claims_about_arms_that_exist(monkeypatch):
+    monkeypatch.chdir(ROOT)  # grids name their configs from there
+    claims = {name: read_claims("configs/claims.yaml", name) for name in ("feedback", "feedback_sources")}
+    assert {c.question for c in claims["feedback"]} == {0, 1, 2, 5}
+    assert {(c.question, c.split) for c in claims["feedback_sources"]} == {(3, "validation")}
+    assert all(c.split == "test" or c.question != 4 for found in claims.values() for c in found)
+    arms = by_arm(read_grid("configs/tuning_sources.yaml", "out"))
+    assert {c.arm for c in claims["feedback_sources"]} | {c.other for c in claims["feedback_sources"]} <= set(arms)
+    assert {len(folders) for folders in arms.values()} == {5}, "with fewer runs nothing is decided"
+    assert not set(arms) & set(by_arm(read_grid("configs/tuning_feedback.yaml", "out"))), "notebook 08 shows both"
+
+
+def test_what_was_done_at_the_last_evaluation(runs):
+    for folder, share in zip(runs["feedback"], (0.5, 1.0), strict=True):
+        rows = [
+            {"kind": "behaviour", "tasks": n, "step": 1, "split": "test", "departments_in_order": s}
+            for n, s in ((0, 0.0), (80, share))
+        ]
+        RunFolder(folder).log(rows)
+    table = tables.behaviour_table({"feedback": runs["feedback"]})
+    assert table.to_dict("records") == [{"arm": "feedback", "split": "test", "departments_in_order": 0.75}]
+
+
+def test_seconds_per_task_beside_those_of_the_first_arm(runs):
+    for arm, seconds in {"baseline": '{"rollout": 2.0}', "feedback": '{"rollout": 3.0, "joint": 1.0}'}.items():
+        for path in (folder / "metrics.jsonl" for folder in runs[arm]):
+            path.write_text(path.read_text().replace('"seconds": {}', f'"seconds": {seconds}'))
+    plain, guided = tables.compute_table(runs).to_dict("records")
+    assert (plain["seconds per task"], guided["seconds per task"]) == (2 * 2.0 / 80, 2 * 4.0 / 80)
+    assert guided["seconds, multiple"] == 2.0
