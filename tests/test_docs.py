@@ -1,5 +1,6 @@
-"""What docs/ shows as code does what is said there: the toy environment, the coupling, the Gymnasium example."""
+"""What docs/ shows as code does what is said there: the tutorial, the coupling, the Gymnasium example."""
 
+import contextlib
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,6 +10,7 @@ import pytest
 from lfo.config import EnvConfig
 from lfo.envs.base import parse_action
 from lfo.protocols import Coupling, Environment, Episode, Knowledge
+from lfo.runs import RunFolder
 from lfo.types import Role, StopReason
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -29,35 +31,63 @@ def members(protocol: type) -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def env():
-    return shown("environments.md", "class CounterEnvironment")["make"](EnvConfig())
+def tutorial(tmp_path_factory) -> dict:
+    """The names that docs/add_an_environment.md ends with: all its blocks, in order, in a folder of their own."""
+    page = "add_an_environment.md"
+    blocks = BLOCK.findall((DOCS / page).read_text(encoding="utf-8"))
+    names: dict = {}
+    with contextlib.chdir(tmp_path_factory.mktemp("tutorial")):
+        for number, block in enumerate(blocks, start=1):
+            exec(compile(block, f"{page}, block {number}", "exec"), names)
+        names["rows"] = RunFolder(names["folder"]).metrics()
+    return names
 
 
-def play(env, level: int, *texts: str):
-    episode = env.episode(env.tasks("train")[level - 1], seed=0)
-    return episode, [episode.step(parse_action(text, env.tools)) for text in texts]
+def test_the_tutorial_trains_a_policy_beside_a_world_model(tutorial):
+    """A step of two tasks: something was heard and learned, and the examination of the world model was logged."""
+    (step,) = (row for row in tutorial["rows"] if row["kind"] == "step")
+    assert step["tasks"] == 2 and step["examples_seen"] > 0 and step["replay/world_model/grad_norm"] > 0
+    rules = [row for row in tutorial["rows"] if row["kind"] == "rules"]
+    assert rules and all(0 <= row["rule_accuracy"] <= 1 for row in rules)
 
 
-def test_the_toy_environment_is_one(env):
-    assert members(Environment) <= set(dir(env))
-    assert members(Episode) <= set(dir(env.episode(env.tasks("train")[0], 0)))
-    assert [task.task_id for task in env.tasks("test")] == ["test-1", "test-2", "test-3"]
+def test_the_tutorial_makes_an_environment(tutorial):
+    office = tutorial["make"](EnvConfig(world_seed=3))
+    task = office.tasks("train")[1]
+    assert members(Environment) <= set(dir(office)) and members(Episode) <= set(dir(office.episode(task, 0)))
+    assert office.desks == tutorial["Office"](3).desks != tutorial["office"].desks
+    assert [t.task_id for t in office.tasks("validation")][:2] == ["validation-A", "validation-B"]
+    assert office.tasks("test") == []
 
 
-def test_the_toy_environment_is_won_and_lost(env):
-    press = "press<|args|>{}"
-    episode, said = play(env, 2, press, press, "")
-    assert said == ["It stands at 1.", "It stands at 2.", ""] and episode.stop is StopReason.SUCCESS
-    assert episode.outcome().success and episode.outcome().metrics == {"presses": 2}
-    with pytest.raises(RuntimeError):
-        episode.step(parse_action(press, env.tools))
-    assert play(env, 2, press, "")[0].stop is StopReason.AGENT_STOPPED
-    assert play(env, 1, "shout")[1] == ["A call needs <|args|> between the tool and its arguments."]
-    episode, _ = play(env, 3, *["nothing"] * 8)
-    assert episode.stop is StopReason.MAX_TURNS and episode.outcome().reward == 0
-    episode, _ = play(env, 3)
+def test_its_episodes_end_as_they_should(tutorial):
+    office, played, right = tutorial["office"], tutorial["played"], tutorial["right"]
+    task, going = office.tasks("train")[0], f'go<|args|>{{"desk": "{right}"}}'
+    for texts, stop in (
+        ([going], StopReason.SUCCESS),
+        ([""], StopReason.AGENT_STOPPED),
+        (["shout", "shout"], StopReason.MALFORMED),
+        (["shout", f'go<|args|>{{"desk": "{tutorial["wrong"]}"}}'], StopReason.MAX_TURNS),
+    ):
+        episode, _ = played(office, task, *texts)
+        assert episode.stop is stop and episode.outcome().success == (stop is StopReason.SUCCESS)
+        with pytest.raises(RuntimeError):
+            episode.step(parse_action(going, office.tools))
+    episode, _ = played(office, task)
     episode.cut()
     assert episode.stop is StopReason.TOKEN_BUDGET
+
+
+def test_its_world_model_is_asked_about_what_is_hidden(tutorial):
+    """One who knows the truth is right about every form, one who always says the same about none."""
+    knowledge, truths = tutorial["office"].knowledge, []
+
+    def ask(questions):
+        truths.extend(map(knowledge.truth, questions))
+        return truths
+
+    assert knowledge.examine(ask, "validation") == {"rule_accuracy": 1.0} and len(set(truths)) == 9
+    assert knowledge.examine(lambda questions: ["?"] * len(questions), "validation") == {"rule_accuracy": 0.0}
 
 
 def test_the_coupling_sets_its_note_once():
@@ -103,6 +133,12 @@ def test_integrations_are_of_the_pinned_versions_and_shown_by_tests_that_exist()
     for name, version, command in found:
         paths = [word for word in command.split() if word.startswith(("tests/", "scripts/"))]
         assert f'"{name.lower()}=={version}"' in pins and paths and all((root / path).is_file() for path in paths)
+
+
+def test_the_issue_template_points_to_the_tutorial():
+    template = (DOCS.parent / ".github" / "ISSUE_TEMPLATE" / "new_environment.md").read_text(encoding="utf-8")
+    linked = re.findall(r"\]\(\.\./blob/main/([\w./]+)\)", template)
+    assert "docs/add_an_environment.md" in linked and all((DOCS.parent / path).is_file() for path in linked)
 
 
 def test_every_page_is_in_the_index():

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from lfo.config import ConfigError
+from lfo.config import ConfigError, located
 
 SMOKE_RESULTS = "build/smoke"  # what the smoke profile writes never replaces results
 
@@ -28,7 +28,7 @@ def start_notebook(profile: str, results_dir: str | Path) -> tuple[str, Path]:
     if (root / "pyproject.toml").is_file():  # else lfo is installed elsewhere: stay in the working directory
         os.chdir(root)
     profile = os.environ.get("LFO_PROFILE") or profile
-    known = sorted(p.stem for p in Path("configs").glob("*.yaml"))
+    known = sorted(p.stem for p in located("configs").glob("*.yaml"))
     if profile not in known:
         raise ConfigError(f"there is no profile '{profile}'; profiles: {', '.join(known)}.")
     return profile, Path(SMOKE_RESULTS if profile == "smoke" else results_dir)

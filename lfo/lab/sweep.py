@@ -25,7 +25,7 @@ from typing import Protocol
 
 from tqdm import tqdm
 
-from lfo.config import ConfigError, RunConfig, as_dict, load_config, read_yaml
+from lfo.config import ConfigError, RunConfig, as_dict, load_config, located, read_yaml
 from lfo.runs import RunFolder
 
 POLL_SECONDS = 1.0
@@ -45,7 +45,7 @@ def read_grid(path: str | Path, out: str | Path) -> dict[Path, RunConfig]:
     Raises:
         ConfigError: the file, or a setting in it, does not fit.
     """
-    path = Path(path)
+    path = located(path)
     if not path.exists():
         raise ConfigError(f"there is no grid {path}; configs/science.yaml is one.")
     data = read_yaml(path.read_text(encoding="utf-8"), str(path))

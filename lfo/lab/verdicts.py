@@ -15,7 +15,7 @@ from typing import Literal
 
 import pandas as pd
 
-from lfo.config import ConfigError, read_yaml
+from lfo.config import ConfigError, located, read_yaml
 from lfo.lab.factorial import MEASURES, told_the_truth
 from lfo.lab.hierarchy import Finding, Study, judge, lead, read_curves, relative_to, times_fewer
 from lfo.lab.reading import Runs
@@ -51,7 +51,7 @@ def read_claims(path: str | Path, table: str) -> list[Claim]:
     Raises:
         ConfigError: there is no such table, or an entry is no claim.
     """
-    data = read_yaml(Path(path).read_text(encoding="utf-8"), str(path))
+    data = read_yaml(located(path).read_text(encoding="utf-8"), str(path))
     if table not in data:
         raise ConfigError(f"{path} has no table '{table}'; it has: {', '.join(data)}.")
     claims = []

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from lfo.config import ModelConfig
+from lfo.config import ModelConfig, located
 from lfo.protocols import Environment
 from lfo.text.base import load_tokenizer
 from lfo.text.chat import ChatCodec
@@ -24,7 +22,7 @@ def load_codec(model: ModelConfig, env: Environment, in_passing: bool = False) -
     if model.dialect == "tags":
         return Codec(tokenizer, env, in_passing)
     if model.dialect != "chat":
-        tokenizer.chat_template = Path(model.dialect).read_text(encoding="utf-8")
+        tokenizer.chat_template = located(model.dialect).read_text(encoding="utf-8")
     if not tokenizer.chat_template:
         raise TokenizerError(f"the tokenizer of '{model.base}' has no chat template; name a file in model.dialect.")
     return ChatCodec(tokenizer, env)

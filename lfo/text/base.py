@@ -17,7 +17,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import cached_file, is_gguf_available, logging
 
-from lfo.config import ConfigError
+from lfo.config import ConfigError, located
 
 logging.disable_progress_bar()  # a bar for a model of a few MB is noise in every notebook
 # peft 0.21 asks every model for a property that transformers 5.23 renamed: nothing a user could mend.
@@ -38,7 +38,7 @@ def require_base(path: str | Path) -> Path:
         FileNotFoundError: there is none; the message says how to get one.
         ConfigError: a .gguf file is named and the package that reads it is missing.
     """
-    path = Path(path)
+    path = located(path)
     if path.suffix == ".gguf" and path.is_file():
         if not is_gguf_available():
             raise ConfigError(f"to read '{path}', install the package gguf: pip install -e '.[cpu,gguf]'.")
@@ -47,8 +47,8 @@ def require_base(path: str | Path) -> Path:
         return path
     raise FileNotFoundError(
         f"no base model in '{path}'; make the embedded one with `make base`, or set model.base to a model folder, a "
-        ".gguf file or a name on the model hub (paths are relative to the working directory: start from the "
-        "repository root; a hub needs a network, or HF_HOME with an earlier download)."
+        ".gguf file or a name on the model hub (paths are relative to the working directory; a hub needs a network, or "
+        "HF_HOME with an earlier download)."
     )
 
 
@@ -84,7 +84,7 @@ def load_base(
 
 
 def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
-    return AutoTokenizer.from_pretrained(**source(path), local_files_only=Path(path).exists())
+    return AutoTokenizer.from_pretrained(**source(path), local_files_only=located(path).exists())
 
 
 @functools.cache

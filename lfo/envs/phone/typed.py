@@ -124,22 +124,28 @@ def shown(observation: str) -> str:
     return "\n".join(lines + [f"  {FIELDS[field]}: not available" for field in missing])
 
 
+def answered(text: str, episode: Episode) -> str:
+    """What is shown to a line that was typed, after the step that it means, if it means one."""
+    if text.strip().casefold() in ("help", "?"):
+        return MORE_HELP
+    try:
+        return shown(episode.step(read_typed(text, episode)))
+    except Unreadable as problem:
+        return str(problem)
+
+
+def ending(episode: Episode) -> str:
+    """How an episode that is over has ended."""
+    return f"{ENDINGS.get(episode.stop, episode.stop)} Turns: {len(episode.turns)}."
+
+
 def play_at_prompt(episode: Episode, read: Callable[[str], str] = input, show: Callable[[str], None] = print) -> None:
     """Play an episode to its end with what is typed. read: asks for a line, given the prompt; show: prints."""
     show(f"{episode.request}\n{HELP}")
     try:
         while episode.stop is None:
-            text = read("> ")
-            if text.strip().casefold() in ("help", "?"):
-                show(MORE_HELP)
-                continue
-            try:
-                action = read_typed(text, episode)
-            except Unreadable as problem:
-                show(str(problem))
-                continue
-            if observation := episode.step(action):
-                show(shown(observation))
-        show(f"{ENDINGS.get(episode.stop, episode.stop)} Turns: {len(episode.turns)}.")
+            if said := answered(read("> "), episode):
+                show(said)
+        show(ending(episode))
     finally:
         episode.close()
