@@ -43,7 +43,7 @@ unexport MPLBACKEND
 
 PAPERMILL = $(BIN)/papermill -k python3 --cwd . --log-output
 
-.PHONY: help setup results lab notebooks science test test-notebooks test-vllm test-extras setup-vllm bench base site test-wheel test-browser clean
+.PHONY: help setup results lab notebooks science test test-notebooks test-vllm test-extras setup-vllm bench base base-shell site test-wheel test-browser clean
 
 help:  ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -163,6 +163,10 @@ bench: setup-vllm  ## time lfo against its peers, on an otherwise idle machine (
 base: setup  ## pretrain the embedded base model again (40 minutes and more; resumable)
 	@echo "== base: data/base/recipe.py"
 	$(BIN)/python data/base/recipe.py
+
+base-shell: setup  ## pretrain the embedded base of the shell world again (needs bubblewrap; resumable)
+	@echo "== base-shell: data/base_shell/recipe.py"
+	$(BIN)/python data/base_shell/recipe.py --begin-with data/base
 
 clean:  ## remove caches and build leftovers; keeps .venv, runs/ and results/
 	rm -rf build dist *.egg-info .pytest_cache .ruff_cache .hypothesis .coverage

@@ -21,20 +21,13 @@ checksums, measurements) and the model card.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import random
-import re
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import tokenizers
-import torch
-from tokenizers import decoders, models, pre_tokenizers, trainers
-from tqdm import tqdm
-from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
 from lfo.config import EnvConfig, ModelConfig, RunConfig, derive_seed
 from lfo.couplings import Truth
@@ -49,12 +42,22 @@ from lfo.envs.phone.phrasings import SITUATION_STATUS, read_reply
 from lfo.envs.phone.records import PhoneTask
 from lfo.evaluate import play_tasks, success_rows
 from lfo.lab import base_report
+from lfo.lab.pretraining import (
+    Schedule,
+    accuracy,
+    answered,
+    arguments,
+    build_model,
+    build_tokenizer,
+    pretrain,
+    tokenised,
+)
 from lfo.lab.untrained import untrained
 from lfo.protocols import Question
 from lfo.rollout.play import play
 from lfo.text import Codec, load_codec
-from lfo.text.codec import SPECIAL_TOKENS, as_acted
-from lfo.types import Attempt, Encoded, Turn, sha256
+from lfo.text.codec import as_acted
+from lfo.types import Attempt, Turn, sha256
 
 HERE = Path(__file__).parent
 SEED = 20_000  # worlds of the experiments use seeds below 1,000
@@ -123,31 +126,7 @@ def lexicon() -> list[str]:
     return list(dict.fromkeys(glue + words))
 
 
-def build_tokenizer(corpus: list[str], vocab_size: int = 1600) -> PreTrainedTokenizerFast:
-    """Byte-level BPE (so that any text can be encoded) plus the lexicon."""
-    phrases = lexicon()
-    tokenizer = tokenizers.Tokenizer(models.BPE())
-    words = tokenizers.Regex(r" ?[A-Za-z']+|\d|\s+|[^\sA-Za-z\d]+")
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Split(words, "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
-    )
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        special_tokens=list(SPECIAL_TOKENS),
-        show_progress=False,
-        min_frequency=5,
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-    )
-    # The lexicon is cut out of the corpus, so that no merge is spent on it.
-    cut = re.compile("|".join(re.escape(p) for p in sorted([*phrases, *SPECIAL_TOKENS], key=len, reverse=True)))
-    corpus = [cut.sub("\n", text) for text in corpus]
-    tokenizer.train_from_iterator(corpus, trainer)
-    tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
-    tokenizer.add_tokens([tokenizers.AddedToken(p, normalized=False) for p in phrases])
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="<|pad|>", eos_token="<|end|>", clean_up_tokenization_spaces=False
-    )
+WORDS = r" ?[A-Za-z']+|\d|\s+|[^\sA-Za-z\d]+"
 
 
 # --- throw-away worlds and transcripts -------------------------------------------------------
@@ -365,16 +344,6 @@ def earlier(env: PhoneEnvironment, task: PhoneTask, rng: random.Random) -> list[
     return attempts
 
 
-def tokenised(codec: Codec, segments) -> tuple[list[int], list[int]]:
-    """(ids, loss mask) of a segmented text."""
-    ids, mask = [], []
-    for text, trained in segments:
-        piece = codec.encode(text)
-        ids += piece
-        mask += [int(trained)] * len(piece)
-    return ids, mask
-
-
 def copy_exercise(codec: Codec, rng: random.Random) -> tuple[list[int], list[int]]:
     """A form answer to be copied into a call, and a directory to look a number up in: without a story."""
     industry = rng.choice(vocabulary.INDUSTRIES)
@@ -396,11 +365,6 @@ def copy_exercise(codec: Codec, rng: random.Random) -> tuple[list[int], list[int
             (f"{target}<|/csr|>", True),
         ],
     )
-
-
-def answered(example: Encoded) -> tuple[list[int], list[int]]:
-    """(ids, loss mask) of a world-model example."""
-    return [*example.prompt, *example.reply], [0] * len(example.prompt) + [1] * len(example.reply)
 
 
 class Documents:
@@ -447,100 +411,6 @@ class Documents:
         knowledge = PhoneKnowledge(throwaway, reasons=episode.rules.replies == "reasons")
         found += [answered(self.codec.encoded(question, knowledge.truth(question))) for question in asked]
         return segments, found + [tokenised(self.codec, intention) for intention in intentions]
-
-
-# --- training --------------------------------------------------------------------------------
-
-
-def build_model(vocab_size: int) -> Qwen3ForCausalLM:
-    """About 2 M parameters in the Qwen3 architecture."""
-    torch.manual_seed(SEED)
-    config = Qwen3Config(
-        vocab_size=vocab_size,
-        hidden_size=192,
-        intermediate_size=512,
-        num_hidden_layers=4,
-        num_attention_heads=6,
-        num_key_value_heads=3,
-        head_dim=32,
-        max_position_embeddings=2048,
-        tie_word_embeddings=True,
-        rope_parameters={"rope_type": "default", "rope_theta": 10_000.0},
-        attn_implementation="eager",
-        bos_token_id=None,
-        eos_token_id=None,
-        pad_token_id=0,
-    )
-    return Qwen3ForCausalLM(config)
-
-
-def batches(documents, pad_id: int, rows: int = 24):
-    """Length-sorted documents -> padded (tokens, mask) micro-batches."""
-    for i in range(0, len(documents), rows):
-        chunk = documents[i : i + rows]
-        width = max(len(ids) for ids, _ in chunk)
-        padded = torch.tensor([ids + [pad_id] * (width - len(ids)) for ids, _ in chunk])
-        mask = torch.tensor([m + [0] * (width - len(m)) for _, m in chunk], dtype=torch.float32)
-        yield padded, mask
-
-
-def begin_with(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
-    """Take over the weights of an earlier base; tokens that both know keep their embeddings, a note that of a hint."""
-    earlier, known = (
-        Qwen3ForCausalLM.from_pretrained(folder),
-        PreTrainedTokenizerFast.from_pretrained(folder).get_vocab(),
-    )
-    weights = earlier.state_dict()
-    for name in [name for name in weights if "embed_tokens" in name or "lm_head" in name]:
-        rows = model.state_dict()[name].clone()
-        for token, index in tokenizer.get_vocab().items():
-            if (before := known.get(token, known.get(token.replace("note|>", "imagine|>")))) is not None:
-                rows[index] = weights[name][before]
-        weights[name] = rows
-    model.load_state_dict(weights)
-
-
-def learning_rate(step: int, peak: float, first: int = 0) -> float:
-    """Warm-up over 100 steps from the first, constant, linear decay to a fiftieth up to POLISH_FROM; then a quarter of
-    the peak again, down to zero."""
-    if step >= POLISH_FROM:
-        return 0.25 * peak * (STEPS - step) / (STEPS - POLISH_FROM)
-    decay_from = POLISH_FROM * 2 / 3
-    fall = 1 - 0.98 * max(0.0, (step - decay_from) / (POLISH_FROM - decay_from))
-    return peak * min(1.0, (step - first + 1) / 100) * fall
-
-
-def train_step(model, optimizer, documents, pad_id) -> float:
-    """One optimizer step over all documents; returns the loss in nats per trained token."""
-    total = sum(sum(m) for _, m in documents)
-    loss_sum = 0.0
-    for ids, mask in batches(documents, pad_id):
-        with torch.autocast("cpu", torch.bfloat16):
-            # Right padding needs no attention mask under causal attention.
-            hidden = model.model(ids, use_cache=False).last_hidden_state[:, :-1]
-            picked = mask[:, 1:].bool()
-            logits = model.lm_head(hidden[picked])
-        loss = torch.nn.functional.cross_entropy(logits.float(), ids[:, 1:][picked], reduction="sum") / total
-        loss.backward()
-        loss_sum += loss.item()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
-    return loss_sum
-
-
-@torch.no_grad()
-def copy_accuracy(model, codec, documents) -> dict[str, float]:
-    """Teacher-forced accuracy of two-digit tokens and of all trained tokens."""
-    digits = torch.tensor([codec.encode(f"{i:02d}")[0] for i in range(100)])
-    hits, numbers = [], []
-    for ids, mask in batches(documents, codec.pad_id):
-        with torch.autocast("cpu", torch.bfloat16):
-            guess = model(ids).logits[:, :-1].argmax(-1)
-        target, picked = ids[:, 1:], mask[:, 1:].bool()
-        hits.append((guess == target)[picked])
-        numbers.append((guess == target)[picked & torch.isin(target, digits)])
-    return {"tokens": torch.cat(hits).float().mean().item(), "digits": torch.cat(numbers).float().mean().item()}
 
 
 # --- what was made ---------------------------------------------------------------------------
@@ -649,16 +519,9 @@ def write_card(folder: Path, model: Qwen3ForCausalLM, tokens_in_vocabulary: int,
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=HERE, help="folder of the model")
-    parser.add_argument("--steps", type=int, default=STEPS, help="stop after this many")
+    parser = arguments(__doc__, HERE, STEPS, POLISH_FROM // 2)
     parser.add_argument("--copy-steps", type=int, default=COPY_STEPS, help="first steps, with copy exercises alone")
-    parser.add_argument("--tokens", type=int, default=8000, help="tokens per step")
-    parser.add_argument("--begin-with", type=Path, help="an earlier base, from which to go on")
-    parser.add_argument("--begin-at", type=int, default=POLISH_FROM // 2, help="the step at which it goes on")
-    parser.add_argument("--compile", action="store_true", help="half as fast again; wants a C++ compiler")
     parser.add_argument("--noted", type=float, default=NOTED, help="share of transcripts with notes")
-    parser.add_argument("--lr", type=float, default=2e-3)
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     rng = random.Random(SEED)
@@ -669,38 +532,18 @@ def main() -> None:
             for task in throwaway.tasks:
                 _, segments, _, _ = transcript(throwaway, task, rng, NOTED)
                 corpus.append("".join(text for text, _ in segments))
-        build_tokenizer(corpus).save_pretrained(args.out)
-    model = build_model(len(PreTrainedTokenizerFast.from_pretrained(args.out)))
+        build_tokenizer(corpus, lexicon(), WORDS).save_pretrained(args.out)
+    model = build_model(len(PreTrainedTokenizerFast.from_pretrained(args.out)), SEED)
     model.save_pretrained(args.out)
     codec = load_codec(ModelConfig(base=str(args.out)), make_environment(EnvConfig()))
-    print(f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(codec.tokenizer)} tokens")
-    optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=(0.9, 0.98), weight_decay=0.01)
-    checkpoint, start = args.out / "recipe-checkpoint.pt", 0
-    if args.begin_with:
-        begin_with(model, codec.tokenizer, args.begin_with)
-        start = args.begin_at
-    first = start
-    if checkpoint.exists():
-        saved = torch.load(checkpoint, weights_only=True)
-        model.load_state_dict(saved["model"])
-        optimizer.load_state_dict(saved["optimizer"])
-        start = saved["step"]
-    for layer in model.model.layers if args.compile else ():
-        layer.compile(dynamic=True)
+    digits = [codec.encode(f"{i:02d}")[0] for i in range(100)]
+
+    def scores(step: int) -> dict[str, float]:
+        """On documents of worlds without rules of a trade; watched are two-digit numbers."""
+        return accuracy(model, codec, Documents(codec, 0, 6000, args.noted).draw(-step - 1), digits)
+
     stream = Documents(codec, args.copy_steps, args.tokens, args.noted)
-    began, bar = time.time(), tqdm(range(start, args.steps), initial=start, total=args.steps, mininterval=10)
-    for step in bar:
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate(step, args.lr, first)
-        loss = train_step(model, optimizer, stream.draw(step), codec.pad_id)
-        if step % 50 == 49:
-            bar.set_postfix(loss=f"{loss:.3f}", refresh=False)
-            scores = copy_accuracy(model, codec, Documents(codec, 0, 6000, args.noted).draw(-step - 1))
-            seen = f"digits {scores['digits']:.3f} tokens {scores['tokens']:.3f} {time.time() - began:.0f}s"
-            tqdm.write(f"step {step + 1} loss {loss:.3f} {seen}")
-        if step % 100 == 99 or step + 1 == args.steps:
-            torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step + 1}, checkpoint)
-            model.save_pretrained(args.out)
+    pretrain(args, model, codec, Schedule(STEPS, POLISH_FROM, args.lr), stream.draw, scores)
     write_card(args.out, model, len(codec.tokenizer), args.noted)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from lfo.envs.shell.machines import HOUSE_TASKS, HiddenHouse, house_draft
 from lfo.envs.shell.records import EvaluationInfo, ShellTask, bash
 from lfo.envs.shell.templates import SKILLS, Draft, Link, Says
-from lfo.envs.shell.trees import Tree
+from lfo.envs.shell.trees import Tree, words_of
 
 EACH = {"train": (0, 1) * 4, "validation": (0, 1), "test": (2, 2, 2)}  # split -> the drafts of a skill that it has
 
@@ -30,16 +30,16 @@ def draw_tasks(seed: int, house: HiddenHouse) -> tuple[ShellTask, ...]:
 def _skill_tasks(rng: random.Random, split: str) -> Iterator[ShellTask]:
     for skill in SKILLS:
         for number in EACH[split]:
-            tree = Tree(rng, split)
+            tree = Tree(rng, words_of(split))
             while (draft := skill(tree)[number]) and not _tells(draft, tree):
-                tree = Tree(rng, split)
+                tree = Tree(rng, words_of(split))
             yield make_task(split, draft, tree, skill.__name__)
 
 
 def _house_tasks(rng: random.Random, split: str, house: HiddenHouse) -> Iterator[ShellTask]:
     machines = [machine for machine in house.values() if machine.known == (split != "test")]
     for _ in range(HOUSE_TASKS[split]):
-        machine, tree = rng.choice(machines), Tree(rng, split)
+        machine, tree = rng.choice(machines), Tree(rng, words_of(split))
         draft, tools = house_draft(rng, machine, tree)
         yield make_task(split, draft, tree, "house", machine=machine.name, house=tools)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import shlex
+from collections.abc import Sequence
 
 ROOTS = {
     "train": "harbor meadow quarry lantern orchard copper glacier saddle thicket beacon".split(),
@@ -45,6 +47,24 @@ TEAMS = ("red", "blue", "green")
 MESSAGES = ("disk full", "slow answer", "started", "stopped", "timeout")
 
 
+@dataclasses.dataclass(frozen=True)
+class Words:
+    """What the words of a tree are drawn from. answers: names of files that are to be written."""
+
+    roots: Sequence[str]
+    names: Sequence[str]
+    cities: Sequence[str]
+    words: Sequence[str]
+    places: Sequence[str]
+    services: Sequence[str]
+    answers: Sequence[str]
+
+
+def words_of(split: str) -> Words:
+    """The words of a split's trees."""
+    return Words(*(of[split] for of in (ROOTS, NAMES, CITIES, WORDS, PLACES, SERVICES, ANSWERS)))
+
+
 class Tree:
     """A folder with a log, tables, notes, settings, jobs and scripts, and what stands in them.
 
@@ -52,19 +72,18 @@ class Tree:
     is asked for without a shell.
     """
 
-    def __init__(self, rng: random.Random, split: str):
-        self.rng, words = rng, rng.sample(WORDS[split], 10)
+    def __init__(self, rng: random.Random, of: Words):
+        self.rng, words = rng, rng.sample(of.words, 10)
         self.words = words
-        self.root = rng.choice(ROOTS[split])
-        self.out = f"{self.root}/{rng.choice(ANSWERS[split])}"
+        self.root = rng.choice(of.roots)
+        self.out = f"{self.root}/{rng.choice(of.answers)}"
         self.new = words[9]  # a name that nothing has yet
-        self.places = rng.sample(PLACES[split], 3)
+        self.places = rng.sample(of.places, 3)
         self.people = [
-            (name, rng.choice(CITIES[split]), rng.choice(TEAMS), rng.randint(21, 69))
-            for name in rng.sample(NAMES[split], 8)
+            (name, rng.choice(of.cities), rng.choice(TEAMS), rng.randint(21, 69)) for name in rng.sample(of.names, 8)
         ]
         self.log_file = f"{self.root}/logs/{words[0]}.log"
-        self.log = [self._log_line(day, SERVICES[split]) for day in range(1, rng.randint(10, 14))]
+        self.log = [self._log_line(day, of.services) for day in range(1, rng.randint(10, 14))]
         self.note_files = [f"{self.root}/notes/{name}.txt" for name in sorted(words[1:4])]
         self.notes = {path: self._lines(rng.randint(4, 7)) for path in self.note_files}
         self.conf_file = f"{self.root}/conf/{words[4]}.conf"
