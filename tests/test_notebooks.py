@@ -33,7 +33,7 @@ def sources(path: Path, kind: str) -> list[str]:
 
 
 def test_there_are_notebooks_to_check():
-    assert [p.name[:2] for p in SOURCES] == ["00", "01", "02", "03", "04", "05", "06", "07", "08"]
+    assert [p.name[:2] for p in SOURCES] == ["00", "01", "02", "03", "04", "05", "06", "07", "08", "10"]
     assert {p.name for p in EXECUTED} <= {p.name for p in SOURCES}, "an executed notebook has no source"
 
 
@@ -74,7 +74,7 @@ def test_what_it_names_is_there(path):
     for target in re.findall(r"\]\((\.\./[^)#]+)", said):
         assert (path.parent / target).exists(), target
     if (ROOT / "results" / path.name).exists():  # else it has yet to be run
-        for name in re.findall(r"`(results/0\d_\w+\.\w+)`", said):
+        for name in re.findall(r"`(results/\d\d_\w+\.\w+)`", said):
             assert (ROOT / name).exists(), name
 
 

@@ -44,10 +44,13 @@ class Curve:
     companies: tuple[str, ...]
 
 
-def read_curves(runs: Runs, split: str, levels: Sequence[int] | None = None, against: str = "tasks") -> list[Curve]:
+def read_curves(
+    runs: Runs, split: str, levels: Sequence[int] | None = None, against: str = "tasks", by: str = "company_id"
+) -> list[Curve]:
     """The curves of all runs, on tasks of these levels (None: all); a run without such outcomes is left out.
 
-    against: what an evaluation's place on a curve is counted in, see `lfo.lab.reading.spending`.
+    against: what an evaluation's place on a curve is counted in, see `lfo.lab.reading.spending`. by: the field of a
+    task that says to what company it belongs, or to whatever else has a hidden rule of its own.
     """
     curves = []
     for arm, folders in runs.items():
@@ -61,7 +64,7 @@ def read_curves(runs: Runs, split: str, levels: Sequence[int] | None = None, aga
                 found = np.array([[int(digit) for digit in row["successes"]] for row in rows], dtype=float)
                 successes = found.reshape(len(rows), len(tasks), c.eval_episodes).mean(axis=2)[:, chosen]
                 where = np.array([cost for cost, _ in spent])
-                companies = tuple(tasks[i].company_id for i in chosen)
+                companies = tuple(getattr(tasks[i], by) for i in chosen)
                 curves.append(Curve(arm, c.env.world_seed, c.seed, where, successes, companies))
     return curves
 

@@ -1,0 +1,143 @@
+"""public_world: what is read from run folders written by hand, also from few, and from none at all."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import pytest
+
+from lfo.config import ModelConfig, as_dict, load_config
+from lfo.envs.twc.tasks import all_tasks
+from lfo.lab import public_world
+from lfo.lab.attempts import ATTEMPTS
+from lfo.lab.factorial import FROZEN, TRAINED
+from lfo.lab.public_world import NOTES, SPLITS
+from lfo.lab.reading import write_measurement
+from lfo.lab.sweep import read_grid
+from lfo.runs import RunFolder
+
+ROOT = Path(__file__).resolve().parents[2]
+OUTCOMES = {  # of four games at the end: known things, new things
+    "nothing_frozen": ("1000", "0000"),
+    "truth_frozen": ("1110", "1111"),
+    "imagine": ("1100", "1000"),
+}
+
+
+@pytest.fixture(scope="module")
+def chosen(tmp_path_factory):
+    """The grid; of three arms some seeds are finished."""
+    grid = read_grid(ROOT / "configs" / "twc_grid.yaml", tmp_path_factory.mktemp("twc"))
+    chosen = {folder: dataclasses.replace(config, eval_tasks=4) for folder, config in grid.items()}
+    for folder, config in chosen.items():
+        if folder.parent.name in OUTCOMES and (config.seed < 2 or folder.parent.name != "imagine"):
+            write_run(folder, config)
+    return chosen
+
+
+def write_run(folder: Path, config) -> None:
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(as_dict(config)))
+    (folder / "metrics.jsonl").write_text("")
+    rows = []
+    for split, successes in zip(SPLITS, OUTCOMES[folder.parent.name], strict=True):
+        rows.append({"kind": "outcomes", "split": split, "successes": successes, "tasks": config.task_budget})
+    RunFolder(folder).log(rows)
+
+
+@pytest.fixture
+def runs(chosen):
+    return public_world.finished(chosen)
+
+
+def test_the_grid_is_the_factorial(chosen):
+    """Nobody, a table, the world model and the truth, each frozen and trained; feedback is for who is trained."""
+    runs = {}
+    for folder, config in chosen.items():
+        runs.setdefault((config.policy.learning_rate > 0, config.coupling, config.feedback is not None), []).append(
+            folder
+        )
+        assert config.env.name == "twc" and config.eval_splits == ("train", "test")
+    couplings = ("none", "memory", "imagine", "truth")
+    assert set(runs) == {(t, c, False) for t in (True, False) for c in couplings} | {(True, "none", True)}
+    assert {len(folders) for folders in runs.values()} == {3}
+
+
+def test_the_summary_is_of_every_arm_at_known_and_at_new_things(runs):
+    found = public_world.summary(runs)
+    assert len(found) == 6 and set(found["split"]) == set(SPLITS)
+    told = found.set_index(["arm", "split"])
+    assert told.loc[("truth_frozen", "train"), "success"] == 0.75 and told.loc[("truth_frozen", "test"), "success"] == 1
+    assert told.loc[("imagine", "train"), ["notes", "policy", "runs"]].tolist() == ["world model", TRAINED, 2]
+    assert told.loc[("nothing_frozen", "train"), "policy"] == FROZEN
+    assert ((found["low"] <= found["success"]) & (found["success"] <= found["high"])).all()
+    assert set(found["notes"]) <= set(NOTES)
+
+
+def test_tables_and_figure(runs):
+    found = public_world.summary(runs)
+    table = public_world.factorial_table(found).set_index("arm")
+    assert table.loc["truth_frozen", SPLITS["test"]] == "100% [100, 100]" and table.loc["imagine", "runs"] == 2
+    gains = public_world.gains(found, [("truth_frozen", "nothing_frozen"), ("imagine", "table")])
+    assert gains["points"].tolist() == ["+50", "+100", "not yet run", "not yet run"]
+    fig = public_world.factorial_figure(found)
+    heights = [patch.get_height() for patch in fig.axes[1].patches]
+    assert 1.0 in heights and 0.25 in heights and fig.axes[0].get_title() == SPLITS["train"]
+    plt.close(fig)
+
+
+def test_where_nothing_is_finished_it_says_so(chosen):
+    found = public_world.summary({})
+    assert len(found) == 0 and len(public_world.factorial_table(found)) == 0
+    assert set(public_world.gains(found, [("imagine", "table")])["points"]) == {"not yet run"}
+    plt.close(public_world.factorial_figure(found))
+    assert len(public_world.second_tries({})) == 0
+    said = public_world.progress(chosen)
+    assert said.startswith("8 of 27 runs are finished; still to be run: table_frozen (0 of 3), ")
+    assert "imagine (2 of 3)" in said and "truth_frozen" not in said
+    other = {folder: dataclasses.replace(config, seed=7) for folder, config in chosen.items()}
+    assert public_world.finished(other) == {}, "a run of other settings is another run"
+    assert public_world.progress({}) == "0 of 0 runs are finished."
+
+
+def test_a_second_try_counts_what_the_first_one_reached(runs):
+    """Of two things the first is put right at once, the second at the second try."""
+    for folder in runs["nothing_frozen"]:
+        tries = [("a", 1, 1), ("b", 1, 0), ("b", 2, 1)]
+        rows = [
+            {"split": split, "task_id": task, "level": 1, "attempt": attempt, "success": success, "calls": 1}
+            for split in SPLITS
+            for task, attempt, success in tries
+        ]
+        write_measurement(RunFolder(folder), ATTEMPTS, rows)
+    found = public_world.second_tries({"nothing_frozen": runs["nothing_frozen"]})
+    assert found["success"].tolist() == [0.5, 1, 0.5, 1] and set(found["runs"]) == {3}
+
+
+def test_the_world_by_hand():
+    table = public_world.world_table().set_index("split")
+    assert table["games"].tolist() == [193, 123, 114]
+    task = all_tasks()[0]
+    assert [call.tool for call in public_world.solution(task)] == ["take", "open", "put"]
+    tasks = [task for task in all_tasks() if task.split == "test"]
+    assert table.loc["test", "chance"] == pytest.approx(sum(len(t.right) / len(t.places) for t in tasks) / len(tasks))
+
+
+def test_a_base_that_is_not_there_has_a_sentence():
+    [row] = public_world.tokens({"x": ModelConfig(base="models/nowhere")}).to_dict("records")
+    assert row["base"] == "x" and row["note"].startswith("no base model in 'models/nowhere'")
+
+
+def test_tokens_are_counted(base_path):
+    if reason := public_world.unplayable():
+        pytest.skip(reason)
+    [row] = public_world.tokens({"x": ModelConfig(base=str(base_path))}, count=2).to_dict("records")
+    assert row["note"] == "" and 0 < row["actions"] < row["episode"] - row["first message"]
+    assert "> put" in public_world.solved(all_tasks()[0])
+
+
+def test_the_shipped_config_names_the_short_template():
+    assert load_config(ROOT / "configs" / "twc.yaml").model.dialect == "configs/twc_tools.jinja"
