@@ -13,6 +13,8 @@ VLLM   := .venv-vllm
 BENCH  := .venv-bench
 # What makes the pages and what drives a browser are no part of what trains.
 SITE   := .venv-site
+# What the extra `docs` names, without lfo and its torch.
+DOCS    = $(shell $(PYTHON) -c 'import tomllib; f = open("pyproject.toml", "rb"); print(*tomllib.load(f)["project"]["optional-dependencies"]["docs"])')
 BROWSER := .venv-browser
 BENCHMARKS := world_model scaling precision run task_server merged dapo_step
 
@@ -139,7 +141,7 @@ test-extras:  ## install each extra by itself into a fresh environment and use i
 site: export NO_MKDOCS_2_WARNING := 1
 site:  ## build docs/ and the notebooks as a site in build/site, links checked (creates .venv-site)
 	$(PYTHON) -m venv $(SITE)
-	@$(SITE)/bin/python -m pip install --disable-pip-version-check --no-compile --quiet $$($(PYTHON) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"])')
+	$(SITE)/bin/python -m pip install --disable-pip-version-check --no-compile --quiet $(DOCS)
 	$(SITE)/bin/mkdocs build --strict
 
 test-wheel: setup  ## build the wheel, install it into an empty environment, train there (minutes)
