@@ -155,8 +155,8 @@ IN_THE_CORE = [
     for path in FILES
     if component(path) not in ("lab", "cli") and not re.match(r"lfo/(envs/\w+|rollout/vllm)/", path)
 ]
-# 360 of them since later attempts read feedback on earlier ones, 140 since there is PPO, 20 since episodes may be played
-# elsewhere, epochs have folders and trackers are told
+# 360 of them since later attempts read feedback on earlier ones, 140 since there is PPO, 20 since episodes may be
+# played elsewhere, epochs have folders and trackers are told
 MOST_LINES = 4_020
 
 
