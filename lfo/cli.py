@@ -350,7 +350,8 @@ def _sweep(args) -> None:
     from lfo.lab.sweep import by_arm, part_of, read_grid, train_many
     from lfo.lab.tables import sweep_table
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: a batch system sends it to all processes
+    for number in (signal.SIGINT, signal.SIGTERM):  # SIGTERM as Ctrl-C: a batch system sends it to all processes
+        signal.signal(number, signal.default_int_handler)
     runs = part_of(read_grid(args.grid, args.out), args.part)
     folders = train_many(runs, executor=_executor(args), device="cuda" if args.gpus else "cpu")
     if args.part != "0/1":

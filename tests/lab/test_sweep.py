@@ -214,7 +214,7 @@ def test_the_command_trains_arms_and_sums_them_up(base_config, tmp_path, in_proc
     )
     out = tmp_path / "out"
     assert main(["sweep", "--grid", str(tmp_path / "arms.yaml"), "--out", str(out)]) == 0
-    assert [folder for folder, _ in in_process] == [out / "plain" / "seed0", out / "wide" / "seed0"]
+    assert {folder for folder, _ in in_process} == {out / "plain" / "seed0", out / "wide" / "seed0"}
     table = pd.read_csv(out / "summary.csv")
     assert set(table["arm"]) == {"plain", "wide"} and set(table["metric"]) == {
         *("success", "area", "tasks_to_70", "seconds_to_70", "seconds_ratio_to_70"),

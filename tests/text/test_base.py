@@ -72,7 +72,7 @@ def test_a_name_on_the_hub_is_looked_up_there(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data").mkdir()
     assert source("Qwen/Qwen3-0.6B") == {"pretrained_model_name_or_path": "Qwen/Qwen3-0.6B"}
-    for name in ("data/base", "Qwen/no-such", "nowhere", "a/b/c"):
+    for name in ("data/no-such", "Qwen/no-such", "nowhere", "a/b/c"):
         with pytest.raises(FileNotFoundError, match="no base model in"):
             require_base(name)
     assert asked == [("Qwen/Qwen3-0.6B", "config.json"), ("Qwen/no-such", "config.json")]

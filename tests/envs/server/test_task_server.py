@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 from sandboxed import needs_sandbox
-from serving import ROOT, Command, serving
+from task_serving import ROOT, Command, serving
 
 from lfo.cli import build_parser, main
 from lfo.config import ConfigError, EnvConfig, load_config
