@@ -7,7 +7,7 @@ from mkdocs.structure.files import File, Files, InclusionLevel
 
 ROOT = Path(__file__).resolve().parents[1]
 IN_NAV = "README.md CHANGELOG.md docs/*.md notebooks/*.ipynb results/*.ipynb data/*.md data/*/README.md".split()
-IN_NAV += ["benchmarks/README.md"]
+IN_NAV += ["benchmarks/README.md", "integrations/*/README.md"]
 BESIDE = "CITATION.cff configs/*.yaml docs/*.png results/*.png results/first_round/**/*.md".split()
 BESIDE += ["results/first_round/*.png"]
 
