@@ -63,7 +63,7 @@ BATCHES, EACH = 700, 16  # transcripts that are played: so many times so many
 LESSONS = 0.4  # share of them that show what a command does
 UNSEEN = 20  # batches, the last ones, on which training is watched
 MAX_TOKENS = 640  # longer documents are left out
-STEPS = 1950
+STEPS = 4000
 OPENED = f'{BASH}{ARGS_TAG}{{"command": "'
 
 
@@ -283,9 +283,9 @@ with notes, {made_up:.0%} of those wrong, followed {followed:.0%} of the time. O
 trees, held-out wordings and test templates it has read nothing, but that 18 of 11,200 played transcripts call a
 file by chance as a machine is called. `data/base_shell/recipe.py` is the recipe; these weights are those of
 step {step} of {steps}, {tokens} tokens a step. They were not made by it in one go: the run was stopped and went
-on with other schedules at steps 700 and 900, with a rate that fell to zero at {step}; a third as many exercises
-were copied, made-up words were of syllables only, and the tokenizer was built when 7,152 transcripts were
-played; so they cannot be made again to the bit. More steps help: names that are cut in an unusual way are not
+on with other schedules at steps 700, 900, 1300 and 1700; up to step 1300 a third as many exercises were copied and
+made-up words were of syllables only, and the tokenizer was built when 7,152 transcripts were played; so they cannot
+be made again to the bit. More steps help: names that are cut in an unusual way are not
 copied yet.
 
 **What was measured** on the first {tasks} tasks of each split of world 0, nothing trained:
