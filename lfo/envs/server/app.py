@@ -129,8 +129,11 @@ def _app(title: str, paths: list[Callable], token: str, lifespan=None):
     """An application with a POST path for each function, by its name."""
     from fastapi import FastAPI, Request
     from fastapi.responses import JSONResponse
+    from starlette.middleware.trustedhost import TrustedHostMiddleware
 
     app = FastAPI(title=title, version=__version__, lifespan=lifespan)
+    if not token:  # a page in this machine's browser may call itself by any name, but not by these (DNS rebinding)
+        app.add_middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost"])
 
     @app.middleware("http")
     async def guarded(request: Request, go_on):

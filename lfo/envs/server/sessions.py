@@ -178,7 +178,7 @@ class Sessions:
 
     def sweep(self) -> None:
         """Expire until closed. For a thread of its own."""
-        while not self._over.wait(min(SWEEP_SECONDS, self.session_seconds)):
+        while not self._over.wait(max(0.05, min(SWEEP_SECONDS, self.session_seconds))):
             self.expire()
 
     def close(self) -> None:

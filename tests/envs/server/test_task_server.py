@@ -335,6 +335,13 @@ def test_without_a_token_nobody_else_is_let_in(monkeypatch, capsys):
     assert "--host 0.0.0.0 lets others in: set a token in LFO_TASK_TOKEN" in capsys.readouterr().err
 
 
+def test_a_page_that_calls_itself_otherwise_is_not_answered(url):
+    """DNS rebinding: a browser on this machine is led here under another's name."""
+    path = f"{url}{wire.PREFIX}/ping"
+    assert httpx.post(path, json={}).status_code == 200
+    assert httpx.post(path, json={}, headers={"Host": "evil.example"}).status_code == 400
+
+
 def test_a_port_that_is_taken_is_named(url, capsys):
     taken = url.rpartition(":")[2]
     assert main(["task-server", "--config", SMOKE, "--port", taken]) == 1
