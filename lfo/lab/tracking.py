@@ -21,6 +21,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+from accelerate import PartialState
 from accelerate.tracking import GeneralTracker, TensorBoardTracker, TrackioTracker, WandBTracker
 
 from lfo.config import ConfigError, RunConfig, as_dict, flat
@@ -85,6 +86,7 @@ class Tracked(RunFolder):
             found = json.loads(self._left.read_text(encoding="utf-8"))
         known = found.get("tracker") == name
         self._state = found if known else {"tracker": name, "id": uuid.uuid4().hex[:8], "rows": 0}
+        PartialState()  # through which trackers log; `lfo train` has it already
         self._told = make_tracker(self._of, self.path, self._state["id"])
         self._told.start()
         if name == "wandb":  # its own steps may not go back; those of a run that is resumed would

@@ -86,6 +86,8 @@ def told_wandb(folder: Path):
         for record in wandb_records(file):
             items = record.history.item
             row = {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in items}
+            for stem in [name.removesuffix("/_type") for name in row if name.endswith("/_type")]:  # told in parts
+                row[stem] = {name.removeprefix(f"{stem}/"): row[name] for name in row if name.startswith(f"{stem}/")}
             for name, value in row.items():
                 kind = value.get("_type", "") if isinstance(value, dict) else ""
                 if isinstance(value, int | float) and "tasks" in row:
