@@ -1,4 +1,4 @@
-"""The command line: ``lfo generate | shell | plan | train | serve | sweep | evaluate | diagnose | report | ...``.
+"""The command line: ``lfo generate | shell | plan | train | serve | task-server | sweep | evaluate | report | ...``.
 
 Thin: every command parses, calls one library function and prints where the result is. Errors that
 a user can mend end in one sentence, not in a traceback.
@@ -56,6 +56,15 @@ def _add_environment(commands) -> None:
     _add_epochs(whats)
 
 
+# Of `lfo shell evaluate`, where they are left out.
+EVALUATED = {
+    "lora_weights_path": [Path("lora_checkpoints/epoch_10")],
+    "merged_model_path": Path("merged_model"),
+    "num_samples": 50,
+    "split": "test",
+}
+
+
 def _add_epochs(whats) -> None:
     """LoRA + PPO by epochs, with the options of the guide (docs/shell_training.md)."""
     train = whats.add_parser("train", help="LoRA + PPO: a folder of adapters and statistics for each epoch")
@@ -79,13 +88,12 @@ def _add_epochs(whats) -> None:
     evaluate = whats.add_parser("evaluate", help="adapters on the base, one after the other; or merge one")
     evaluate.add_argument("--mode", choices=("evaluate", "merge", "both"), default="evaluate")
     evaluate.add_argument("--config_path", type=Path, default=Path("configs/qwen25_32b_os.yaml"))
-    evaluate.add_argument(
-        "--lora_weights_path", type=Path, nargs="+", default=[Path("lora_checkpoints/epoch_10")], help="epochs' folders"
-    )
+    adapters, merged, samples, split = EVALUATED.values()
+    evaluate.add_argument("--lora_weights_path", type=Path, nargs="+", help=f"epochs' folders; default: {adapters[0]}")
     evaluate.add_argument("--use_merged_model", action="store_true", help="evaluate --merged_model_path instead")
-    evaluate.add_argument("--merged_model_path", type=Path, default=Path("merged_model"))
-    evaluate.add_argument("--num_samples", type=_positive, default=50, help="tasks, the first of the split")
-    evaluate.add_argument("--split", choices=("train", "validation", "test"), default="test")
+    evaluate.add_argument("--merged_model_path", type=Path, help=f"default: {merged}")
+    evaluate.add_argument("--num_samples", type=_positive, help=f"tasks, the first of the split; default: {samples}")
+    evaluate.add_argument("--split", choices=("train", "validation", "test"), help=f"default: {split}")
     evaluate.set_defaults(act=_evaluate_epochs)
     for parser in (train, evaluate):
         _add_settings(parser, "further settings, e.g. env.server=http://127.0.0.1:8000")
@@ -269,7 +277,9 @@ def _train_epochs(args) -> None:
     options = Options(**{field.name: getattr(args, field.name) for field in dataclasses.fields(Options)})
     config = epoch_config(args.config_path, "shell", options, parse_settings(args.set))
     distributed.start(args.device)
-    folder = train_epochs(config, args.output_dir, args.resume_from, device=usable_device(args.device))
+    device = usable_device(args.device)
+    with _run_folder(config, args.output_dir) as run:
+        folder = train_epochs(config, run, args.resume_from, device=device)
     if distributed.first():
         print(f"{config.task_budget // config.rollout.tasks_per_step} epochs: {folder / 'epoch_1'}, ...")
 
@@ -280,6 +290,7 @@ def _evaluate_epochs(args) -> None:
     from lfo.lab.epochs import epoch_config, evaluate_adapters, evaluate_merged
     from lfo.learn.adapters import merge_adapter
 
+    _fill_in(args)
     config = epoch_config(args.config_path, "shell", settings=parse_settings(args.set))
     device, asked = usable_device(args.device), (args.num_samples, args.split)
     if args.mode != "evaluate":
@@ -293,6 +304,27 @@ def _evaluate_epochs(args) -> None:
         found.append(evaluate_merged(config, args.merged_model_path, *asked, device=device))
     if found:
         print(pd.DataFrame([each.row() for each in found]).to_string(index=False, float_format="{:.3f}".format))
+    if found and (count := len(found[0].rollouts)) < args.num_samples:
+        print(f"--num_samples {args.num_samples}: the split '{args.split}' has {count} tasks, and all were played.")
+
+
+def _fill_in(args) -> None:
+    """The defaults of `lfo shell evaluate`.
+
+    Raises:
+        ConfigError: an option that was given would change nothing.
+    """
+    alone, merged = args.mode == "evaluate", args.use_merged_model
+    plays = {"num_samples": args.mode != "merge", "split": args.mode != "merge"}
+    of_use = plays | {"use_merged_model": alone, "lora_weights_path": not (alone and merged)}
+    of_use |= {"merged_model_path": merged or not alone}
+    if ignored := [f"--{name}" for name, used in of_use.items() if getattr(args, name) and not used]:
+        how = (f" with{'' if merged else 'out'} --use_merged_model") if alone else ""
+        raise ConfigError(
+            f"--mode {args.mode}{how} makes no use of {', '.join(ignored)}: leave it out, or choose another mode."
+        )
+    for name, value in EVALUATED.items():
+        setattr(args, name, getattr(args, name) or value)
 
 
 def _plan(args) -> None:

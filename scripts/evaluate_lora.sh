@@ -8,5 +8,5 @@ exec "$LFO" shell evaluate \
     --config_path "${1:-configs/qwen25_32b_os.yaml}" \
     --lora_weights_path "${2:-lora_checkpoints/epoch_10}" \
     --mode "${3:-evaluate}" \
-    --num_samples "${4:-50}" \
+    ${4:+--num_samples "$4"} \
     "${@:5}"

@@ -33,7 +33,7 @@ def sources(path: Path, kind: str) -> list[str]:
 
 
 def test_there_are_notebooks_to_check():
-    assert [p.name[:2] for p in SOURCES] == ["00", "01", "02", "03", "04", "05", "06", "07", "08", "10"]
+    assert [p.name[:2] for p in SOURCES] == ["00", "01", "02", "03", "04", "05", "06", "07", "08", "09", "10"]
     assert {p.name for p in EXECUTED} <= {p.name for p in SOURCES}, "an executed notebook has no source"
 
 

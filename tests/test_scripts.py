@@ -82,7 +82,13 @@ def test_bubblewrap_is_installed_where_that_takes_no_question(tmp_path, programs
         (
             "evaluate_lora",
             ["c.yaml", "out/epoch_2", "both"],
-            "shell evaluate --config_path c.yaml --lora_weights_path out/epoch_2 --mode both --num_samples 50",
+            "shell evaluate --config_path c.yaml --lora_weights_path out/epoch_2 --mode both",
+        ),
+        (
+            "evaluate_lora",
+            ["c.yaml", "out/epoch_2", "evaluate", "9", "--device", "cuda"],
+            "shell evaluate --config_path c.yaml --lora_weights_path out/epoch_2 --mode evaluate --num_samples 9"
+            " --device cuda",
         ),
     ],
 )

@@ -27,6 +27,8 @@ MOST = 4
 def measure_attempts(folder: str | Path, most: int = MOST) -> pd.DataFrame:
     """One row per greedy attempt: split, task_id, level, attempt (from 1), success, calls. Measured once.
 
+    calls: actions, where the environment knows no calls.
+
     A task is tried until it succeeds, `most` times at most.
     """
     run = RunFolder(folder)
@@ -49,7 +51,8 @@ def attempt_rows(player: Player, tasks: Sequence[Task], most: int) -> list[dict]
         played = play_tasks(player.engine, player.codec, coupling, left, player.config.rollout, episodes=1)
         for task, row in zip(left, played, strict=True):
             facts = {"task_id": task.task_id, "level": task.level, "attempt": attempt}
-            rows.append(facts | {"success": int(row.success), "calls": int(row.outcome.metrics["calls_per_task"])})
+            calls = int(row.outcome.metrics.get("calls_per_task", len(row.turns)))
+            rows.append(facts | {"success": int(row.success), "calls": calls})
             earlier[task.task_id].append(row)
         left = [task for task, row in zip(left, played, strict=True) if not row.success]
     return rows

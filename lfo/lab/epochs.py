@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from lfo import distributed
-from lfo.config import ConfigError, RunConfig, load_config
+from lfo.config import ConfigError, RunConfig, as_dict, flat, load_config
 from lfo.couplings import make_coupling
 from lfo.couplings.plain import ALONE, Plain
 from lfo.envs import make_environment
@@ -71,7 +71,7 @@ def epoch_config(path: str | Path, world: str, options: Options = Options(), set
     _require_fitting(path, world, plain, o)
     tasks = o.samples_per_epoch // size if o.samples_per_epoch else plain.rollout.tasks_per_step
     epochs = o.num_epochs or -(-plain.task_budget // plain.rollout.tasks_per_step)
-    chosen = {
+    chosen: dict[str, int | float | None] = {
         "rollout.tasks_per_step": tasks,
         "task_budget": epochs * tasks,
         "policy.learning_rate": o.learning_rate,
@@ -79,7 +79,30 @@ def epoch_config(path: str | Path, world: str, options: Options = Options(), set
         "policy.epochs": o.ppo_epochs,
         "model.rank": o.lora_r,
     }
+    _require_agreeing(flat(as_dict(plain)), settings, chosen)
     return load_config(path, **(dict(settings) | {name: value for name, value in chosen.items() if value is not None}))
+
+
+OPTIONS = {
+    "rollout.tasks_per_step": "--samples_per_epoch",
+    "task_budget": "--num_epochs, times --samples_per_epoch,",
+    "policy.learning_rate": "--learning_rate",
+    "policy.groups_per_update": "--batch_size",
+    "policy.epochs": "--ppo_epochs",
+    "model.rank": "--lora_r",
+}
+
+
+def _require_agreeing(plain: Mapping, settings: Mapping, chosen: Mapping) -> None:
+    """
+    Raises:
+        ConfigError: a setting says otherwise than the option that stands for it.
+    """
+    for name in (name for name in OPTIONS if name in settings and chosen[name] not in (None, plain[name])):
+        raise ConfigError(
+            f"--set {name}={settings[name]} contradicts {OPTIONS[name]} which makes it {chosen[name]}: leave one of"
+            " them out."
+        )
 
 
 def _require_fitting(path: str | Path, world: str, plain: RunConfig, o: Options) -> None:
@@ -105,7 +128,7 @@ def _require_fitting(path: str | Path, world: str, plain: RunConfig, o: Options)
 
 def train_epochs(
     config: RunConfig,
-    folder: str | Path,
+    folder: str | Path | RunFolder,
     resume_from: str | Path | None = None,
     env: Environment | None = None,
     device: str = "cpu",
@@ -113,33 +136,48 @@ def train_epochs(
 ) -> Path:
     """`lfo.train.train`, with ``folder/epoch_k/`` after each step, as `write_epoch` says; resumes as that does.
 
-    resume_from: an epoch's folder, of this run or of another one, after which to go on.
+    folder: as for `lfo.train.Run`. resume_from: an epoch's folder, of this run or of another one, after which to go on.
 
     Raises:
         RunError, CheckpointError: it is none, or of a run with another config.
     """
-    if resume_from is not None:
-        if distributed.first():
-            go_back(config, Path(resume_from), Path(folder))
-        distributed.barrier()
-    return train(config, folder, env, device, progress, after=write_epoch)
+    run = folder if isinstance(folder, RunFolder) else RunFolder(folder)
+    if distributed.first():
+        if resume_from is not None:
+            go_back(config, Path(resume_from), run.path)
+        complete_epoch(run)
+    distributed.barrier()
+    return train(config, run, env, device, progress, after=write_epoch)
 
 
 def write_epoch(run: Run, metrics: Mapping) -> None:
     """What the guide has of an epoch (adapter_config.json, adapter_model.safetensors, training_stats.json), the value
     head where there is one, and the checkpoint from which training goes on."""
     checkpoint = run.save()
-    if not distributed.first():
-        return
-    folder = epoch_folder(run.folder.path, run.step)
+    if distributed.first():
+        _write(run.folder, checkpoint, run.config, metrics)
+
+
+def complete_epoch(run: RunFolder) -> None:
+    """Write the folder of the epoch that the newest checkpoint ends, where the run was killed between the two."""
+    for checkpoint in run.checkpoints[-1:]:
+        number = int(checkpoint.stem.removeprefix("step-"))
+        steps = [row for row in run.metrics() if row["kind"] == "step" and row["step"] == number]
+        if steps and not epoch_folder(run.path, number).exists() and any(run.path.glob("adapters/v*")):
+            _write(run, checkpoint, run.config, steps[-1])
+
+
+def _write(run: RunFolder, checkpoint: Path, config: RunConfig, metrics: Mapping) -> None:
+    """An epoch's folder, whole or not at all; the newest adapters are its own."""
+    folder, adapter = epoch_folder(run.path, metrics["step"]), run.adapters()[POLICY]
     temporary = folder.with_suffix(".tmp")
     for old in (temporary, folder):
         shutil.rmtree(old, ignore_errors=True)
-    shutil.copytree(run.folder.adapters()[POLICY], temporary)
-    for head in run.folder.version(run.version).glob("*.safetensors"):
+    shutil.copytree(adapter, temporary)
+    for head in adapter.parent.glob("*.safetensors"):
         shutil.copy2(head, temporary)
     shutil.copy2(checkpoint, temporary / CHECKPOINT)
-    (temporary / STATS).write_text(json.dumps(training_stats(run.config, metrics), indent=2) + "\n")
+    (temporary / STATS).write_text(json.dumps(training_stats(config, metrics), indent=2) + "\n")
     temporary.rename(folder)
 
 
@@ -160,6 +198,8 @@ def epoch_folder(folder: Path, number: int) -> Path:
 def go_back(config: RunConfig, epoch: Path, folder: Path) -> None:
     """Make a run folder what it was at the end of an epoch of this run, or a copy of another run what that was.
 
+    Killed in the middle, the folder goes on from that epoch or from a later one, and may be gone back again.
+
     Raises:
         RunError: this is no epoch's folder, or the run folder holds another run. CheckpointError: the config differs.
     """
@@ -171,17 +211,29 @@ def go_back(config: RunConfig, epoch: Path, folder: Path) -> None:
         if (folder / "config.json").exists():
             raise RunError(f"{folder} holds a run already; choose another --output_dir, or resume from its own epochs.")
         folder.mkdir(parents=True, exist_ok=True)
-        for name in ("config.json", "provenance.json", "metrics.jsonl", "examples.jsonl"):
-            if (source / name).exists():
-                shutil.copy2(source / name, folder)
         for k in range(1, number + 1):
             shutil.copytree(epoch_folder(source, k), epoch_folder(folder, k), dirs_exist_ok=True)
+        _put_back(RunFolder(folder), epoch, number)
+        for name in ("provenance.json", "metrics.jsonl", "examples.jsonl", "config.json"):  # the last makes it a run
+            if (source / name).exists():
+                shutil.copy2(source / name, folder)
+    else:
+        _put_back(RunFolder(folder), epoch, number)
     for later in folder.glob("epoch_*"):
         if later.name.removeprefix("epoch_").isdecimal() and int(later.name.removeprefix("epoch_")) > number:
             shutil.rmtree(later)
-    shutil.rmtree(folder / "checkpoints", ignore_errors=True)
-    (folder / "checkpoints").mkdir()
-    shutil.copy2(epoch_folder(folder, number) / CHECKPOINT, folder / "checkpoints" / f"step-{number:06d}.pt")
+
+
+def _put_back(run: RunFolder, epoch: Path, number: int) -> None:
+    """Make the checkpoint of an epoch the newest one; at any time there is one to go on from."""
+    wanted = run.path / "checkpoints" / f"step-{number:06d}.pt"
+    wanted.parent.mkdir(exist_ok=True)
+    temporary = wanted.with_suffix(".tmp")
+    shutil.copy2(epoch / CHECKPOINT, temporary)
+    temporary.replace(wanted)
+    for later in reversed(run.checkpoints):
+        if later.name > wanted.name:
+            later.unlink()
 
 
 # --- evaluating them ---------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from lfo.config import RunConfig
+from lfo.config import EnvConfig, RunConfig
 from lfo.lab.sweep import train_many
 from lfo.runs import RunFolder
 
@@ -26,9 +26,11 @@ TIMED_STEPS = 3  # of a short run; the first of them warms up and is not counted
 
 
 def kind(config: RunConfig) -> str:
-    """Runs of one kind cost about the same: the coupling, or `baseline` without one, and whether there is feedback."""
+    """Runs of one kind cost about the same: the coupling, or `baseline` without one, whether there is feedback or PPO,
+    and the world, unless it is the phone's."""
     name = config.world_model.coupling if config.world_model else "baseline"
-    return f"{name}, feedback" if config.feedback else name
+    world = "" if config.env.name == EnvConfig().name else config.env.name
+    return ", ".join(filter(None, (name, config.feedback and "feedback", config.ppo and "ppo", world)))
 
 
 @dataclasses.dataclass(frozen=True)

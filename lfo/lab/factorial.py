@@ -227,19 +227,25 @@ def phase_figure(table: pd.DataFrame, policy: str = FROZEN) -> plt.Figure:
 def curve_figure(runs: Runs, arms: Iterable[str], against: str = "tasks") -> plt.Figure:
     """Success against what it cost: sampled tasks, episodes, tokens (sampled and trained) or seconds; medians."""
     fig, axes = plt.subplots(1, 2, figsize=(13, 4), sharey=True, layout="constrained")
-    arms, colours = list(arms), sns.color_palette()
-    for ax, (split, title) in zip(axes, SPLIT_NAMES.items(), strict=True):
-        for i, arm in enumerate(arms):
+    draw_curves(axes, {arm: runs[arm] for arm in arms}, SPLIT_NAMES, against)
+    return fig
+
+
+def draw_curves(axes: Sequence[plt.Axes], runs: Runs, splits: Mapping[str, str], against: str) -> None:
+    """Success of some arms, a split on each of the axes: median and range of the runs. splits: with their titles."""
+    colours = sns.color_palette()
+    for ax, (split, title) in zip(axes, splits.items(), strict=True):
+        for i, (arm, folders) in enumerate(runs.items()):
             again, place = divmod(i, len(colours))  # colours come again, with dashes
-            grid, success = _aligned(runs[arm], split, against)
+            grid, success = _aligned(folders, split, against)
             if len(grid):
                 look = {"marker": "o", "ms": 3, "color": colours[place], "ls": "--" if again else "-"}
                 ax.plot(grid, np.median(success, axis=0), label=arm, **look)
                 ax.fill_between(grid, success.min(axis=0), success.max(axis=0), color=colours[place], alpha=0.12, lw=0)
         ax.set(title=title, xlabel=AGAINST[against], ylim=(-0.02, 1.02))
     axes[0].set_ylabel("success, greedy")
-    axes[1].legend(title="median and range of runs", fontsize="small", loc="upper left", bbox_to_anchor=(1.01, 1))
-    return fig
+    if axes[-1].lines:
+        axes[-1].legend(title="median and range of runs", fontsize="small", loc="upper left", bbox_to_anchor=(1.01, 1))
 
 
 AGAINST = {

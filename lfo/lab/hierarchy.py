@@ -50,7 +50,8 @@ def read_curves(
     """The curves of all runs, on tasks of these levels (None: all); a run without such outcomes is left out.
 
     against: what an evaluation's place on a curve is counted in, see `lfo.lab.reading.spending`. by: the field of a
-    task that says to what company it belongs, or to whatever else has a hidden rule of its own.
+    task that says to what company it belongs, or to whatever else has a hidden rule of its own; tasks in which it is
+    empty are left out.
     """
     curves = []
     for arm, folders in runs.items():
@@ -59,7 +60,8 @@ def read_curves(
             rows = [row for _, row in spent]
             c = folder.config
             tasks = tasks_of(c.env, split)[: c.eval_tasks] if rows else ()
-            chosen = [i for i, task in enumerate(tasks) if levels is None or task.level in levels]
+            belong = [i for i, task in enumerate(tasks) if getattr(task, by)]
+            chosen = [i for i in belong if levels is None or tasks[i].level in levels]
             if chosen:
                 found = np.array([[int(digit) for digit in row["successes"]] for row in rows], dtype=float)
                 successes = found.reshape(len(rows), len(tasks), c.eval_episodes).mean(axis=2)[:, chosen]

@@ -28,7 +28,8 @@ layer gradients    M m (c + 2, 4 or 4): of the MLP's inner values through base a
                    adapter (under autocast: without, with dropout; without autocast), or
                    of attention's scores if they need more
 logits             12 N V: fp32 logits, log-softmax and gradient at N positions; N is M,   loss
-                   or what `learn.forward` makes at a time; and 2 h V for the head's copy
+                   or what `learn.forward` makes at a time; and 2 h V for the head's copy;
+                   8 N V more with `policy.entropy`: probabilities, and their products
 =================  ======================================================================  ==================
 
 What a layer keeps per token (`kept_per_token`) follows the ops of transformers' Qwen3 and Llama, of peft's LoRA and of
@@ -287,7 +288,7 @@ def learner_items(shape: Shape, config: RunConfig, device: str, logits: int = LO
     last = tokens * shape.hidden * 4
     layers = 1 if d.gradient_checkpointing else shape.layers
     gathered = n.base * (shape.root_parameters + 2 * shape.layer_parameters) if d.processes > 1 else 0
-    positions = min(tokens, max(1, logits // shape.vocabulary))
+    positions, each = min(tokens, max(1, logits // shape.vocabulary)), 12 + 8 * (config.policy.entropy > 0)
     return [
         Item("base", n.base * shape.parameters / d.processes),
         Item("adapters", adapters),
@@ -299,7 +300,7 @@ def learner_items(shape: Shape, config: RunConfig, device: str, logits: int = LO
         Item("bf16 weights", copies * layers * shape.linear_parameters, (BACKWARD,) if layers == 1 else learning),
         Item("one layer again", kept if d.gradient_checkpointing else 0, (BACKWARD,)),
         Item("layer gradients", tokens * layer_gradients_per_token(shape, model, n, length, device), (BACKWARD,)),
-        Item("logits", (12 * positions + copies * shape.hidden) * shape.vocabulary, (LOSS,)),
+        Item("logits", (each * positions + copies * shape.hidden) * shape.vocabulary, (LOSS,)),
     ]
 
 

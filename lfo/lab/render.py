@@ -117,7 +117,8 @@ def rollouts_html(codec: Codec, rows: Sequence[Rollout], advantages: Sequence[fl
     parts = [f"<style>{STYLE}</style>", f"<p>{legend}</p>"]
     for group in by_group(rows).values():
         played = [row for row in group if not row.scout]
-        wins, fate = sum(row.success for row in played), "" if informative(group) else DROPPED
+        wins, alone = sum(row.success for row in played), len(group) == 1
+        fate = "" if alone or informative(group) else DROPPED
         parts.append(f"<h3>{escape(group[0].task_id)}: {wins} of {len(played)} rollouts succeeded{fate}</h3>")
         parts += [_rollout(codec, i, row, advantage[id(row)]) for i, row in enumerate(group, start=1)]
     return f'<div class="rollouts">{"".join(parts)}</div>'

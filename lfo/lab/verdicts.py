@@ -29,7 +29,8 @@ class Claim:
 
     measure: a key of `factorial.MEASURES`. kind: "lead", the difference of the medians; "times", how many times the
     other's median is the arm's. levels: of the tasks; None: all. relative: to what is reached in the same world by the
-    arm that is frozen and told the truth. question: of a notebook, 0: of none.
+    arm that is frozen and told the truth. question: of a notebook, 0: of none. by: what has hidden rules of its own, as
+    for `read_curves`; tasks without one do not count.
     """
 
     text: str
@@ -42,6 +43,7 @@ class Claim:
     levels: tuple[int, ...] | None = None
     relative: bool = False
     question: int = 0
+    by: str = "company_id"
 
 
 def read_claims(path: str | Path, table: str) -> list[Claim]:
@@ -75,7 +77,7 @@ def verdict_table(runs: Runs, claims: Sequence[Claim]) -> pd.DataFrame:
     """
     study, judged = functools.cache(functools.partial(_study, runs)), {}
     for claim in claims:
-        one = study(claim.split, claim.levels, claim.relative)
+        one = study(claim.split, claim.levels, claim.relative, claim.by)
         if {claim.arm, claim.other} <= set(one.arms):
             judged[claim] = _find(one, claim), claim.bar
     rows = []
@@ -86,8 +88,8 @@ def verdict_table(runs: Runs, claims: Sequence[Claim]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def _study(runs: Runs, split: str, levels: tuple[int, ...] | None, relative: bool) -> Study:
-    curves = read_curves(runs, split, levels)
+def _study(runs: Runs, split: str, levels: tuple[int, ...] | None, relative: bool, by: str) -> Study:
+    curves = read_curves(runs, split, levels, by=by)
     return Study(relative_to(curves, told_the_truth(runs)) if relative else curves)
 
 

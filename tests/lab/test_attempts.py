@@ -18,14 +18,19 @@ NEEDED = {"a": 1, "b": 3, "c": 9}  # attempts until a task succeeds
 
 @pytest.fixture
 def played(monkeypatch):
-    """Episodes of two calls each; what was played, and how many earlier attempts at each task were known then."""
+    """Episodes of three actions, two of them calls; what was played, and how many earlier attempts at each task were
+    known then."""
+    return play_as(monkeypatch, {"calls_per_task": 2.0})
+
+
+def play_as(monkeypatch, metrics: dict) -> list[dict]:
     seen = []
 
     def play(engine, codec, coupling, tasks, rollout, episodes):
         before = {task.task_id: len(coupling.earlier.get(task.task_id, ())) for task in tasks}
         seen.append(before)
-        outcome = SimpleNamespace(metrics={"calls_per_task": 2.0})
-        return [SimpleNamespace(success=before[t.task_id] + 1 >= NEEDED[t.task_id], outcome=outcome) for t in tasks]
+        facts = {"outcome": SimpleNamespace(metrics=metrics), "turns": [None] * 3}
+        return [SimpleNamespace(success=before[t.task_id] + 1 >= NEEDED[t.task_id], **facts) for t in tasks]
 
     monkeypatch.setattr(attempts, "play_tasks", play)
     return seen
@@ -46,6 +51,12 @@ def test_who_failed_tries_again(played):
         *(("a", 1, 1, 2), ("b", 1, 0, 2), ("c", 1, 0, 2), ("b", 2, 0, 2))
     ]
     assert len(rows) == 3 + 2 + 2 + 1
+
+
+def test_where_the_environment_knows_no_calls_actions_are_counted(monkeypatch):
+    play_as(monkeypatch, {"rounds": 3.0})
+    subject = player("a")
+    assert [row["calls"] for row in attempt_rows(subject, subject.env.tasks("test"), most=2)] == [3]
 
 
 def test_nobody_tries_again_who_succeeded(played):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -21,6 +23,7 @@ from lfo.lab.epochs import (
     epoch_config,
     evaluate_adapters,
     evaluate_merged,
+    go_back,
     train_epochs,
     training_stats,
 )
@@ -152,6 +155,69 @@ def test_an_epoch_may_be_gone_back_to(whole, config, tmp_path):
     assert metrics_of(there) == metrics_of(whole) and same(weights(there / "epoch_4"), weights(whole / "epoch_4"))
 
 
+class Killed(BaseException):
+    """In the place of a signal that nothing can catch."""
+
+
+def test_killed_between_checkpoint_and_folder_the_folder_is_written_later(whole, config, tmp_path, monkeypatch):
+    there, copied = tmp_path / "there", []
+
+    def killed(*args, **options):
+        copied.append(args)
+        if len(copied) == 2:
+            raise Killed
+        return copytree(*args, **options)
+
+    copytree = shutil.copytree
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(shutil, "copytree", killed)
+        train_epochs(config, there, env=Evenness(), progress=False)
+    assert not (there / "epoch_2").exists() and RunFolder(there).checkpoints[-1].name == "step-000002.pt"
+    train_epochs(config, there, env=Evenness(), progress=False)
+    assert sorted(path.name for path in there.glob("epoch_*")) == [f"epoch_{k}" for k in (1, 2, 3, 4)]
+    assert metrics_of(there) == metrics_of(whole)
+    for file in ("adapter_model.safetensors", "value_head.safetensors"):
+        assert same(weights(there / "epoch_2", file), weights(whole / "epoch_2", file))
+    mine, theirs = (json.loads((folder / "epoch_2" / STATS).read_text()) for folder in (there, whole))
+    assert mine | {"seconds": 0} == theirs | {"seconds": 0}
+
+
+@pytest.mark.parametrize("what", ["copy2", "rmtree"])
+def test_killed_while_it_goes_back_nothing_is_begun_anew(whole, config, tmp_path, monkeypatch, what):
+    """It goes on from a checkpoint that is there, by the plain command or by the same one again."""
+    there = shutil.copytree(whole, tmp_path / "there")
+
+    def killed(*args, **options):
+        raise Killed
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(shutil, what, killed)
+        go_back(config, there / "epoch_1", there)
+    assert RunFolder(there).tasks_done() > 0
+    plain = shutil.copytree(there, tmp_path / "plain")
+    train_epochs(config, plain, env=Evenness(), progress=False)
+    train_epochs(config, there, there / "epoch_1", env=Evenness(), progress=False)
+    for folder in (plain, there):
+        assert metrics_of(folder) == metrics_of(whole) and same(weights(folder / "epoch_4"), weights(whole / "epoch_4"))
+
+
+def test_killed_while_it_is_copied_it_may_be_copied_again(whole, config, tmp_path, monkeypatch):
+    there, copied = tmp_path / "there", []
+
+    def killed(*args, **options):
+        copied.append(args)
+        if len(copied) == 2:
+            raise Killed
+        return copytree(*args, **options)
+
+    copytree = shutil.copytree
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(shutil, "copytree", killed)
+        go_back(config, whole / "epoch_2", there)
+    train_epochs(config, there, whole / "epoch_2", env=Evenness(), progress=False)
+    assert metrics_of(there) == metrics_of(whole)
+
+
 def test_what_cannot_be_gone_on_from_is_named_and_nothing_is_lost(whole, config, make_config, tmp_path):
     with pytest.raises(RunError, match=r"is no epoch's folder"):
         train_epochs(config, tmp_path / "a", tmp_path, env=Evenness(), progress=False)
@@ -209,6 +275,66 @@ def test_what_cannot_be_evaluated_is_named(config, tmp_path):
 # ---------------------------------------------------------------- the commands
 
 
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ("--mode merge --num_samples 5", "--mode merge makes no use of --num_samples"),
+        ("--mode merge --split train", "--mode merge makes no use of --split"),
+        ("--mode both --use_merged_model", "--mode both makes no use of --use_merged_model"),
+        ("--merged_model_path m", "--mode evaluate without --use_merged_model makes no use of --merged_model_path"),
+        ("--use_merged_model --lora_weights_path a", "with --use_merged_model makes no use of --lora_weights_path"),
+    ],
+)
+def test_options_that_would_be_ignored_are_refused(options, sentence, capsys):
+    assert main(["shell", "evaluate", *options.split()]) == 1
+    assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "settings", "sentence"),
+    [
+        ({"learning_rate": 1e-4}, {"policy.learning_rate": "1e-3"}, r"=1e-3 contradicts --learning_rate .* 0.0001"),
+        ({"num_epochs": 2}, {"task_budget": 300}, r"--set task_budget=300 contradicts --num_epochs, .* 100"),
+        ({"samples_per_epoch": 4}, {"task_budget": 120}, r"--set task_budget=120 contradicts .* 12"),
+        ({"lora_r": 4}, {"model.rank": 8}, r"--set model.rank=8 contradicts --lora_r which makes it 4"),
+    ],
+)
+def test_settings_that_contradict_an_option_are_refused(options, settings, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        epoch_config(GUIDE, "shell", Options(**options), settings)
+
+
+def test_settings_that_say_the_same_as_an_option_are_taken():
+    same = {"model.rank": 8, "task_budget": 100, "policy.learning_rate": "1e-4"}
+    config = epoch_config(GUIDE, "shell", Options(num_epochs=2, lora_r=8, learning_rate=1e-4), same)
+    assert (config.model.rank, config.task_budget, config.policy.learning_rate) == (8, 100, 1e-4)
+
+
+def test_more_samples_than_the_split_has_are_said(monkeypatch, capsys):
+    played = SimpleNamespace(rollouts=[None] * 3, row=lambda: {"model": "x"})
+    monkeypatch.setattr("lfo.lab.epochs.evaluate_adapters", lambda *args, **options: [played])
+    shell = ["shell", "evaluate", "--config_path", str(ROOT / "configs" / "shell_ppo.yaml"), "--num_samples"]
+    assert main([*shell, "4", "--split", "validation"]) == 0
+    assert "--num_samples 4: the split 'validation' has 3 tasks, and all were played." in capsys.readouterr().out
+    assert main([*shell, "3"]) == 0 and "all were played" not in capsys.readouterr().out
+
+
+def test_a_tracker_may_be_told_of_epochs(config, tmp_path):
+    told = dataclasses.replace(config, tracker="trackio", task_budget=6)
+    run, rows = RunFolder(tmp_path / "run"), []
+    run.tracker, log = "trackio", run.log
+    run.log = lambda new: (rows.extend(new), log(new))
+    train_epochs(told, run, env=Evenness(), progress=False)
+    assert (run.path / "epoch_1" / STATS).exists() and {"step", "success"} <= {row["kind"] for row in rows}
+
+
+def test_the_command_asks_for_a_tracker_that_tells(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr("lfo.lab.tracking.importlib.util.find_spec", lambda name: None)
+    config = ["--config_path", str(ROOT / "configs" / "shell_ppo.yaml"), "--output_dir", str(tmp_path)]
+    assert main(["shell", "train", *config, "--set", "tracker=trackio"]) == 1
+    assert "tracker 'trackio' is not installed: pip install" in capsys.readouterr().err
+
+
 @needs_sandbox
 def test_the_commands_do_what_the_guides_do(make_config, tmp_path, monkeypatch, capsys):
     """Two epochs in real sandboxes, then both ways to evaluate the second one."""
@@ -224,13 +350,15 @@ def test_the_commands_do_what_the_guides_do(make_config, tmp_path, monkeypatch, 
     assert stats["correct"] + stats["incorrect"] + stats["unknown"] == stats["trajectories"] == 3
     assert json.loads((out / "epoch_2" / "adapter_config.json").read_text())["r"] == 2
     epochs = ["--lora_weights_path", *(str(out / f"epoch_{k}") for k in (1, 2))]
-    ask = ["shell", "evaluate", *common, "--num_samples", "2", "--merged_model_path", str(merged)]
+    evaluate, there = ["shell", "evaluate", *common], ["--merged_model_path", str(merged)]
+    ask = [*evaluate, "--num_samples", "2"]
     assert main([*ask, *epochs]) == 0
     assert {"model", "accuracy", "correct"} <= set(capsys.readouterr().out.split())
-    assert main([*ask, *epochs, "--mode", "merge"]) == 1 and "one adapter is merged" in capsys.readouterr().err
-    assert main([*ask, "--lora_weights_path", str(out / "epoch_2"), "--mode", "both"]) == 0
+    assert main([*evaluate, *epochs, *there, "--mode", "merge"]) == 1
+    assert "one adapter is merged" in capsys.readouterr().err
+    assert main([*ask, *there, "--lora_weights_path", str(out / "epoch_2"), "--mode", "both"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == f"wrote {merged}" and len(lines) == 4
-    assert main([*ask, "--use_merged_model"]) == 0 and str(merged) in capsys.readouterr().out
+    assert main([*ask, *there, "--use_merged_model"]) == 0 and str(merged) in capsys.readouterr().out
     assert main(["shell", "train", "--config_path", str(ROOT / "configs" / "ppo.yaml")]) == 1
     assert "is for the environment 'phone', not 'shell'" in capsys.readouterr().err

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from lfo.cli import main
-from lfo.config import as_dict
+from lfo.config import as_dict, load_config
 from lfo.couplings.dream import AWAKE
 from lfo.lab.estimate import estimate, kind, measure, shortened
 
+ROOT = Path(__file__).resolve().parents[2]
 STEPS = [
     {"rollout": 90.0, "joint": 90.0, "replay": 90.0},
     {"rollout": 4.0, "joint": 2.0, "replay": 6.0},
@@ -59,6 +60,12 @@ def test_seconds_by_hand(config, timed):
     assert cost.seconds(varied(config, lam=0.0)) == 80 * 3.5 + 30
     epochs = dataclasses.replace(config, policy=dataclasses.replace(config.policy, epochs=3))
     assert cost.seconds(epochs) == 80 * 9.5 + 30
+
+
+def test_worlds_and_objectives_are_kinds_of_their_own():
+    ppo, shell = load_config(ROOT / "configs" / "ppo.yaml"), load_config(ROOT / "configs" / "shell_ppo.yaml")
+    told = load_config(ROOT / "configs" / "shell.yaml")
+    assert [kind(c) for c in (ppo, shell, told)] == ["baseline, ppo", "baseline, ppo, shell", "imagine, shell"]
 
 
 def test_one_run_of_each_kind_is_timed_and_the_dearest(config, timed):

@@ -169,6 +169,14 @@ def test_shards_by_hand(large):
     assert sizes["all-gather buffers"] == 2 * (2 * 151_936 * 4096 + 4096 + 2 * layer)
 
 
+def test_an_entropy_bonus_keeps_probabilities_and_their_products(large):
+    """Two fp32 arrays more for each position: what the peak of `forward._score` grows by."""
+    policy = dataclasses.replace(large.policy, entropy=0.01)
+    bonus, without = bytes_of(dataclasses.replace(large, policy=policy)), bytes_of(large)
+    assert bonus["logits"] - without["logits"] == 2 * 4 * POSITIONS * 151_936
+    assert bonus | {"logits": 0} == without | {"logits": 0}
+
+
 def test_what_a_layer_keeps_by_hand(large):
     """Per token of Qwen3-8B under autocast: norms; queries and keys; adapters' inputs, masks, products; sdpa; MLP."""
     norms = 2 * 4096 * 4 + (4096 + 1024) * 4

@@ -1,4 +1,4 @@
-"""public_world: what is read from run folders written by hand, also from few, and from none at all."""
+"""public_world and small_factorial: what is read from run folders written by hand, also from few, and from none."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ import pytest
 
 from lfo.config import ModelConfig, as_dict, load_config
 from lfo.envs.twc.tasks import all_tasks
-from lfo.lab import public_world
+from lfo.lab import public_world, small_factorial
 from lfo.lab.attempts import ATTEMPTS
 from lfo.lab.factorial import FROZEN, TRAINED
-from lfo.lab.public_world import NOTES, SPLITS
+from lfo.lab.public_world import SPLITS
 from lfo.lab.reading import write_measurement
+from lfo.lab.small_factorial import NOTES
 from lfo.lab.sweep import read_grid
 from lfo.runs import RunFolder
 
@@ -50,7 +51,7 @@ def write_run(folder: Path, config) -> None:
 
 @pytest.fixture
 def runs(chosen):
-    return public_world.finished(chosen)
+    return small_factorial.finished(chosen)
 
 
 def test_the_grid_is_the_factorial(chosen):
@@ -67,7 +68,7 @@ def test_the_grid_is_the_factorial(chosen):
 
 
 def test_the_summary_is_of_every_arm_at_known_and_at_new_things(runs):
-    found = public_world.summary(runs)
+    found = small_factorial.summary(runs, SPLITS, "thing")
     assert len(found) == 6 and set(found["split"]) == set(SPLITS)
     told = found.set_index(["arm", "split"])
     assert told.loc[("truth_frozen", "train"), "success"] == 0.75 and told.loc[("truth_frozen", "test"), "success"] == 1
@@ -78,29 +79,29 @@ def test_the_summary_is_of_every_arm_at_known_and_at_new_things(runs):
 
 
 def test_tables_and_figure(runs):
-    found = public_world.summary(runs)
-    table = public_world.factorial_table(found).set_index("arm")
+    found = small_factorial.summary(runs, SPLITS, "thing")
+    table = small_factorial.factorial_table(found, SPLITS).set_index("arm")
     assert table.loc["truth_frozen", SPLITS["test"]] == "100% [100, 100]" and table.loc["imagine", "runs"] == 2
-    gains = public_world.gains(found, [("truth_frozen", "nothing_frozen"), ("imagine", "table")])
+    gains = small_factorial.gains(found, SPLITS, [("truth_frozen", "nothing_frozen"), ("imagine", "table")], "things")
     assert gains["points"].tolist() == ["+50", "+100", "not yet run", "not yet run"]
-    fig = public_world.factorial_figure(found)
+    fig = small_factorial.factorial_figure(found, SPLITS, "who")
     heights = [patch.get_height() for patch in fig.axes[1].patches]
     assert 1.0 in heights and 0.25 in heights and fig.axes[0].get_title() == SPLITS["train"]
     plt.close(fig)
 
 
 def test_where_nothing_is_finished_it_says_so(chosen):
-    found = public_world.summary({})
-    assert len(found) == 0 and len(public_world.factorial_table(found)) == 0
-    assert set(public_world.gains(found, [("imagine", "table")])["points"]) == {"not yet run"}
-    plt.close(public_world.factorial_figure(found))
+    found = small_factorial.summary({}, SPLITS, "thing")
+    assert len(found) == 0 and len(small_factorial.factorial_table(found, SPLITS)) == 0
+    assert set(small_factorial.gains(found, SPLITS, [("imagine", "table")], "things")["points"]) == {"not yet run"}
+    plt.close(small_factorial.factorial_figure(found, SPLITS, "who"))
     assert len(public_world.second_tries({})) == 0
-    said = public_world.progress(chosen)
+    said = small_factorial.progress(chosen)
     assert said.startswith("8 of 27 runs are finished; still to be run: table_frozen (0 of 3), ")
     assert "imagine (2 of 3)" in said and "truth_frozen" not in said
     other = {folder: dataclasses.replace(config, seed=7) for folder, config in chosen.items()}
-    assert public_world.finished(other) == {}, "a run of other settings is another run"
-    assert public_world.progress({}) == "0 of 0 runs are finished."
+    assert small_factorial.finished(other) == {}, "a run of other settings is another run"
+    assert small_factorial.progress({}) == "0 of 0 runs are finished."
 
 
 def test_a_second_try_counts_what_the_first_one_reached(runs):

@@ -75,6 +75,11 @@ def test_outcome_advantage_and_turns_are_told(codec, rows):
     assert text.count("stop malformed · reward 0 · advantage none") == 2
 
 
+def test_one_rollout_is_no_group(codec, rows):
+    assert "1 of 1 rollouts succeeded" in (text := Page(rollouts_html(codec, rows[:1], [None])).text)
+    assert "dynamic sampling drops" not in text
+
+
 def test_a_scout_is_called_one_and_counts_for_nothing(codec, rows):
     rows[1].scout = True
     text = Page(rollouts_html(codec, rows[:2], [1.0, None])).text

@@ -17,10 +17,13 @@ import time
 import uuid
 import weakref
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import TypeVar
 
 import httpx
+from pydantic import JsonValue, ValidationError
 
+from lfo import __version__
 from lfo.config import ConfigError, EnvConfig, as_dict
 from lfo.envs import make_environment
 from lfo.envs.base import require_open
@@ -30,7 +33,8 @@ from lfo.types import Action, Outcome, StopReason, Task, Turn
 
 REQUEST_SECONDS = 120.0  # for an answer; a command may take its time, and so may an evaluation
 CONNECT_SECONDS = 5.0
-PATIENCE_SECONDS = 300.0  # for a server that is away
+PATIENCE_SECONDS = 300.0  # for a server that is away or full
+FIRST_SECONDS = 5.0  # for one that was never there: the address may be wrong
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0  # between attempts; each pause is twice the one before
 BEGINNINGS = 8  # of one episode; a server that loses more of them is not to be trusted
 
@@ -40,6 +44,10 @@ _log = logging.getLogger(__name__)
 
 class TaskServerGone(ConnectionError):
     """The server stays away; the message says how it failed and what to do."""
+
+
+class TaskServerFull(ConnectionError):
+    """The server has no room for another session; the message says how many it has, and the remedy."""
 
 
 class TaskServerRefused(ValueError):
@@ -53,11 +61,16 @@ class SessionLost(LookupError):
 class TaskServer:
     """The client's side of a connection; may be used from several threads.
 
-    patience_seconds: how long a server that is away or full is waited for, each time.
+    url: as `lfo task-server` prints it, with the prefix of its paths or without. patience_seconds: how long a server
+    that is away or full is waited for, each time.
+
+    Raises (on construction):
+        ConfigError: this is no address.
     """
 
     def __init__(self, url: str, request_seconds: float = REQUEST_SECONDS, patience_seconds: float = PATIENCE_SECONDS):
-        self.url, self.patience = url.rstrip("/"), patience_seconds
+        self.url, self.patience = url.rstrip("/").removesuffix(wire.PREFIX), patience_seconds
+        _require_address(self.url)
         token = os.environ.get(wire.TOKEN, "")
         self._client = httpx.Client(
             timeout=httpx.Timeout(request_seconds, connect=CONNECT_SECONDS),
@@ -71,7 +84,7 @@ class TaskServer:
         """The answer; asks again while the server cannot be reached or is full.
 
         Raises:
-            SessionLost, TaskServerRefused, TaskServerGone: see there.
+            SessionLost, TaskServerRefused, TaskServerFull, TaskServerGone: see there.
         """
         deadline = time.monotonic() + (self.patience if patience is None else patience)
         for attempt in itertools.count():
@@ -84,14 +97,16 @@ class TaskServer:
             except httpx.TransportError as error:
                 failure = f"{type(error).__name__} {error}".strip()
             else:
-                if response.status_code == 200:
-                    return answer.model_validate_json(response.content)
+                if response.status_code == HTTPStatus.OK:
+                    return self._read(path, response, answer)
                 failure = _said(response)
                 if response.status_code == wire.GONE:
                     raise SessionLost(failure)
                 if response.status_code not in (429, 502, wire.FULL, 504):
                     raise TaskServerRefused(f"the task server {self.url} refuses `{path}`: {failure}")
             if time.monotonic() >= deadline:
+                if "max_sessions" in failure:
+                    raise TaskServerFull(f"the task server {self.url} is full: {failure}")
                 raise TaskServerGone(
                     f"the task server {self.url} does not answer ({failure}); start it with `lfo task-server`, then the"
                     " run again: it goes on from its last checkpoint."
@@ -100,11 +115,47 @@ class TaskServer:
                 _log.warning("task server %s: %s; trying again", self.url, failure)
             time.sleep(min(FIRST_PAUSE * 2 ** min(attempt, 10), LONGEST_PAUSE))
 
+    def _read(self, path: str, response: httpx.Response, answer: type[A]) -> A:
+        try:
+            return answer.model_validate_json(response.content)
+        except ValidationError:
+            raise TaskServerRefused(f"what {self.url} answers to `{path}` is none of ours: {FOREIGN}") from None
+
+    def attribute(self, name: str) -> JsonValue:
+        """What a server says of itself at the first contact, for which nobody waits long.
+
+        Raises:
+            TaskServerRefused, TaskServerGone: see there.
+        """
+        patience = min(self.patience, FIRST_SECONDS)
+        return self.post("get_attribute", wire.GetAttribute(name=name), wire.Attribute, patience).value
+
+
+FOREIGN = "is env.server the address that `lfo task-server` prints?"
+
+
+def _require_address(url: str) -> None:
+    """
+    Raises:
+        ConfigError: no server can be there.
+    """
+    try:
+        parsed = httpx.URL(url)
+        problem = "" if parsed.scheme in ("http", "https") and parsed.host else "it names no http:// and no machine"
+    except httpx.InvalidURL as error:
+        problem = str(error)
+    if problem:
+        raise ConfigError(f"env.server '{url}' is no address ({problem}); it is like http://127.0.0.1:8000.")
+
 
 def _said(response: httpx.Response) -> str:
+    """The server's sentence, or the status, which a server that is none of ours may answer with."""
+    status = response.status_code
     with contextlib.suppress(ValueError, KeyError, TypeError):
-        return str(response.json()["detail"])
-    return f"status {response.status_code}"
+        detail = str(response.json()["detail"])
+        if status not in set(HTTPStatus) or detail != HTTPStatus(status).phrase:
+            return detail
+    return f"status {status}; {FOREIGN}"
 
 
 class RemoteEnvironment:
@@ -113,15 +164,20 @@ class RemoteEnvironment:
     Dreamt episodes are played here, since who answers in them is here.
 
     Raises (on construction):
-        ConfigError: the server has other settings. TaskServerGone: it does not answer.
+        ConfigError: the server has other settings, or is of another version. TaskServerGone: it does not answer.
+        TaskServerRefused: it is no task server.
     """
 
     def __init__(self, config: EnvConfig, server: TaskServer | None = None, **options: bool):
         own = dataclasses.replace(config, server="")
         self._here, self._options = make_environment(own, **options), options
         self._server = server or TaskServer(config.server)
-        asked = wire.GetAttribute(name="environment")
-        theirs, mine = self._server.post("get_attribute", asked, wire.Attribute).value, as_dict(own)
+        if (version := self._server.attribute("version")) != __version__:
+            raise ConfigError(
+                f"the task server {self._server.url} is lfo {version}, and this is lfo {__version__}; install the same"
+                " version in both places."
+            )
+        theirs, mine = self._server.attribute("environment"), as_dict(own)
         if differing := sorted(name for name in {*theirs, *mine} if theirs.get(name) != mine.get(name)):
             raise ConfigError(
                 f"the task server {self._server.url} has other settings ({', '.join(f'env.{n}' for n in differing)}"
@@ -212,5 +268,5 @@ class RemoteEpisode:
 
     def close(self) -> None:
         """Release the session. A server that does not answer releases it by itself."""
-        with contextlib.suppress(SessionLost, TaskServerGone, TaskServerRefused):
+        with contextlib.suppress(SessionLost, TaskServerGone, TaskServerFull, TaskServerRefused):
             self._server.post("release", wire.Session(session_id=self._id), wire.Released, patience=0)

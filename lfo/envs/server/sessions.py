@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import logging
 import threading
 import time
 import uuid
@@ -19,6 +20,7 @@ from lfo.types import Action, Call, Malformed, Task
 
 SPLITS = ("train", "validation", "test")
 SWEEP_SECONDS = 1.0  # between looks for sessions that nobody uses
+_log = logging.getLogger(__name__)
 
 
 class NoSuchSession(LookupError):
@@ -114,14 +116,19 @@ class Sessions:
         """
         task, key = self._task(asked.sample_index), asked.session_id or uuid.uuid4().hex
         self.release(key)
-        if len(self._open) >= self.max_sessions:
-            raise TooManySessions(f"{len(self._open)} sessions are open, which is the most; release one, or wait.")
         environment = self._environment(**asked.options)
         mine = Open(environment.episode(task, asked.seed), environment, time.monotonic())
         with self._table:
-            kept = self._open.setdefault(key, mine)
-        if kept is not mine:  # the same was asked for again meanwhile
+            count, kept = len(self._open), self._open.get(key)
+            if kept is None and count < self.max_sessions:
+                kept = self._open[key] = mine
+        if kept is not mine:  # there is no room, or the same was asked for again meanwhile
             mine.episode.close()
+        if kept is None:
+            raise TooManySessions(
+                f"{count} sessions are open, and max_sessions is {self.max_sessions}; release one, wait, or start"
+                " `lfo task-server` with more --max-sessions."
+            )
         return wire.Began(session_id=key, request=kept.episode.request)
 
     def interact(self, asked: wire.Interact) -> wire.Answered:
@@ -177,9 +184,12 @@ class Sessions:
         return sum(map(self.release, idle))
 
     def sweep(self) -> None:
-        """Expire until closed. For a thread of its own."""
+        """Expire until closed. For a thread of its own, which outlives an episode that cannot be closed."""
         while not self._over.wait(max(0.05, min(SWEEP_SECONDS, self.session_seconds))):
-            self.expire()
+            try:
+                self.expire()
+            except Exception:
+                _log.exception("a session that was idle could not be closed")
 
     def close(self) -> None:
         """Release all."""

@@ -49,6 +49,15 @@ class ShellTask(Task, PublicTask):
     house: tuple[str, ...] = ()
 
     @property
+    def skill(self) -> str:
+        return self.skill_list[0]
+
+    @property
+    def unit(self) -> str:
+        """What tasks have in common that decides about them beside chance: a machine, or else a skill."""
+        return self.machine or self.skill
+
+    @property
     def evaluation(self) -> str:
         return self.evaluation_info.evaluation_command_item.script
 

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import random
 import shutil
 import socket
 import subprocess
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 
 import httpx
 import pytest
 from sandboxed import needs_sandbox
 from task_serving import ROOT, Command, serving
 
+import lfo
 from lfo.cli import build_parser, main
 from lfo.config import ConfigError, EnvConfig, load_config
 from lfo.envs import make_environment
@@ -23,8 +28,14 @@ from lfo.envs.base import parse_action
 from lfo.envs.phone.callers import REFERENCE_POLICIES
 from lfo.envs.server import wire
 from lfo.envs.server.app import listen, open_sessions, require_server
-from lfo.envs.server.client import RemoteEnvironment, TaskServer, TaskServerGone, TaskServerRefused
-from lfo.envs.server.sessions import ChatHistory, NotFound, Sessions
+from lfo.envs.server.client import (
+    RemoteEnvironment,
+    TaskServer,
+    TaskServerFull,
+    TaskServerGone,
+    TaskServerRefused,
+)
+from lfo.envs.server.sessions import ChatHistory, NotFound, Sessions, TooManySessions
 from lfo.protocols import Environment
 from lfo.runs import RunFolder
 from lfo.train import Run, train
@@ -218,9 +229,127 @@ def test_a_full_server_is_waited_for(sessions):
     with serving(full) as url:
         post(url, "reset", sample_index="train-000")
         refused = post(url, "reset", sample_index="train-001")
-        assert refused.status_code == 503 and "1 sessions are open" in refused.text
+        assert refused.status_code == 503 and "1 sessions are open, and max_sessions is 1" in refused.text
         env = remote(url)
         env.episode(env.tasks("train")[1], 0).close()  # once the idle one is released
+
+
+def test_a_server_that_stays_full_is_not_called_dead():
+    with serving(open_sessions(PHONE, 600, 1)) as url:
+        post(url, "reset", sample_index="train-000")
+        env = remote(url, patience=0.2)
+        with pytest.raises(TaskServerFull, match=rf"{url} is full: 1 sessions are open, and max_sessions is 1; .*more"):
+            env.episode(env.tasks("train")[1], 0)
+
+
+def test_however_many_ask_at_once_no_more_are_open_than_may_be():
+    """Episodes that take their time to begin: all who ask see room before the first one has taken it."""
+    few = open_sessions(PHONE, 600, 3)
+    environment, closed = few._environment(), []
+
+    class Slow:
+        tasks = staticmethod(environment.tasks)
+
+        def episode(self, task, seed):
+            time.sleep(0.2)
+            episode = environment.episode(task, seed)
+            episode.close = lambda: closed.append(episode)
+            return episode
+
+    few._environment = lambda **options: Slow()
+
+    def ask(_):
+        with contextlib.suppress(TooManySessions):
+            few.reset(wire.Reset(sample_index="train-000"))
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(ask, range(8)))
+    assert len(few._open) == 3 and len(closed) == 5
+
+
+def test_an_episode_that_cannot_be_closed_does_not_end_the_sweep():
+    sessions = open_sessions(PHONE, 0.1, 8)
+    bad, good = (sessions.reset(wire.Reset(sample_index="train-000")).session_id for _ in range(2))
+    closed = []
+
+    def fail():
+        raise OSError("the sandbox is gone")
+
+    sessions._open[bad].episode.close, sessions._open[good].episode.close = fail, lambda: closed.append(good)
+    thread = threading.Thread(target=sessions.sweep, daemon=True)
+    thread.start()
+    deadline = time.monotonic() + 30
+    while not closed and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert closed == [good] and thread.is_alive()
+    sessions.close()
+    thread.join(10)
+
+
+# ---------------------------------------------------------------- the first contact
+
+
+@pytest.mark.parametrize(
+    ("address", "sentence"),
+    [
+        ("127.0.0.1:8000", "is no address .*it is like http://127.0.0.1:8000"),
+        ("ftp://127.0.0.1", "names no http:// and no machine"),
+        ("http://", "names no http:// and no machine"),
+        ("http://127.0.0.1:port", "is no address"),
+    ],
+)
+def test_what_is_no_address_is_said_at_once(address, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        TaskServer(address)
+
+
+def test_where_nobody_ever_answered_nobody_waits_long(monkeypatch):
+    """Though a server that was there would be waited for for minutes: the pauses are added up, and none is made."""
+    paused = []
+    clock = SimpleNamespace(monotonic=lambda: sum(paused), sleep=paused.append)
+    monkeypatch.setattr("lfo.envs.server.client.time", clock)
+    with listen("127.0.0.1", 0) as taken:
+        port = taken.getsockname()[1]
+    with pytest.raises(TaskServerGone, match=rf"127.0.0.1:{port} does not answer .*refused"):
+        RemoteEnvironment(dataclasses.replace(PHONE, server=f"http://127.0.0.1:{port}"))
+    assert sum(paused) < 15
+
+
+def test_the_address_that_is_printed_is_taken(url):
+    assert remote(f"{url}/api").tasks("test") and remote(f"{url}/api/").tasks("test")
+
+
+def test_another_version_is_named(sessions):
+    other = Sessions(lambda **options: make_environment(PHONE), 60, 8, sessions._facts | {"version": "0.0.1"})
+    with serving(other) as url, pytest.raises(ConfigError, match=rf"is lfo 0\.0\.1, and this is lfo {lfo.__version__}"):
+        remote(url)
+
+
+class Foreign(BaseHTTPRequestHandler):
+    """Somebody else's server: an answer of its own to everything, with a status that its address names."""
+
+    def do_POST(self):
+        status = int(self.path.split("/")[1])
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(b'{"detail": "Not Found"}' if status == 404 else b'{"hello": "there"}')
+
+    def log_message(self, *args):
+        pass
+
+
+@pytest.mark.parametrize("status", [200, 404, 418])
+def test_somebody_elses_server_is_told_apart(status):
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Foreign)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        with pytest.raises(TaskServerRefused, match=r"is env.server the address that `lfo task-server` prints") as said:
+            remote(f"http://127.0.0.1:{server.server_port}/{status}")
+        assert "pydantic" not in str(said.value)
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
 # ---------------------------------------------------------------- the same episodes

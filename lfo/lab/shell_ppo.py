@@ -1,0 +1,165 @@
+"""The shell world: PPO beside DAPO, success by skill and level, and feedback on a frozen policy (notebook 09).
+
+Run folders are read without a sandbox; `second_attempts` plays. The factorial is `lfo.lab.small_factorial`'s.
+"""
+
+from __future__ import annotations
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import seaborn as sns
+
+from lfo.envs.shell.sandbox import SandboxError, require_bubblewrap
+from lfo.lab.attempts import measure_attempts
+from lfo.lab.factorial import FROZEN, draw_curves
+from lfo.lab.hierarchy import Finding, Measure, Study, curves_of, final, middle, number, read_curves, tasks_of
+from lfo.lab.reading import SPLIT_NAMES, Runs
+from lfo.lab.small_factorial import framed, said
+from lfo.runs import RunFolder
+
+SPLITS = {"validation": "known machines (validation)", "test": "new machines (test)"}  # of house tools
+HELD_OUT = {"validation": "known templates (validation)", "test": "new templates (test)"}  # of all tasks
+MACHINE, UNIT = "machine", "unit"  # of a task: house tools alone, and everything
+LEVELS = (1, 2, 3)
+
+
+def unplayable() -> str:
+    """Why no shell task can be played here, in a sentence; "" where they can."""
+    try:
+        require_bubblewrap()
+    except SandboxError as error:
+        return str(error)
+    return ""
+
+
+def of_world(runs: Runs, name: str) -> dict:
+    """The arms that act in this environment."""
+    return {arm: folders for arm, folders in runs.items() if RunFolder(folders[0]).config.env.name == name}
+
+
+# --- objectives ------------------------------------------------------------------------------
+
+
+def start(tasks: np.ndarray, success: np.ndarray) -> np.ndarray:
+    """Success at the first evaluation, a measure as those of `lfo.lab.hierarchy`."""
+    return success[0]
+
+
+def growth_table(runs: Runs) -> pd.DataFrame:
+    """Success of each arm before and after training, with 95% intervals, and how many times as much that is."""
+    rows = []
+    for arm in runs:
+        shell = RunFolder(runs[arm][0]).config.env.name == "shell"
+        for split, title in (HELD_OUT if shell else SPLIT_NAMES).items():
+            study = Study(read_curves({arm: runs[arm]}, split, by=UNIT if shell else "company_id"))
+            if study.curves:
+                before, after = (_found(study, measure, arm) for measure in (start, final))
+                times = after.value / before.value if before.value else np.nan
+                row = {"arm": arm, "tasks": title, "before": _text(before), "after": _text(after), "times": times}
+                rows.append(row | {"runs": after.runs})
+    return pd.DataFrame(rows, columns=["arm", "tasks", "before", "after", "times", "runs"])
+
+
+def _found(study: Study, measure: Measure, arm: str) -> Finding:
+    return study.find(measure, middle(arm), [arm])
+
+
+def _text(found: Finding) -> str:
+    return said(found.value, found.low, found.high)
+
+
+def objectives_figure(shell: Runs, phone: Runs, against: str = "episodes") -> plt.Figure:
+    """Success of some arms against what it cost, the shell world above, the phone's below."""
+    fig, axes = plt.subplots(2, 2, figsize=(13, 8), sharey=True, layout="constrained")
+    draw_curves(axes[0], shell, {split: f"shell, {title}" for split, title in HELD_OUT.items()}, against)
+    draw_curves(axes[1], phone, {split: f"phone, {title}" for split, title in SPLIT_NAMES.items()}, against)
+    return fig
+
+
+# --- skills and levels -----------------------------------------------------------------------
+
+
+def level_table(runs: Runs) -> pd.DataFrame:
+    """Success at the last evaluation by arm, split and level, medians over the runs with 95% intervals."""
+    rows = []
+    for split, title in HELD_OUT.items():
+        for level in LEVELS:
+            study = Study(read_curves(runs, split, (level,), by=UNIT))
+            for arm in study.arms:
+                found = _found(study, final, arm)
+                place = {"arm": arm, "tasks": title, "level": level}
+                rows.append(place | {"success": found.value, "low": found.low, "high": found.high, "runs": found.runs})
+    return pd.DataFrame(rows, columns="arm tasks level success low high runs".split())
+
+
+def skill_table(runs: Runs) -> pd.DataFrame:
+    """Share of the held-out tasks of each skill (house: with house tools) that succeed at the last evaluation, by arm.
+
+    Of both splits and all runs together; episodes: how many there were.
+    """
+    rows = []
+    for curve in (curve for split in HELD_OUT for curve in read_curves(runs, split, by="skill")):
+        rows += [
+            {"arm": curve.arm, "skill": skill, "success": success}
+            for skill, success in zip(curve.companies, curve.successes[-1], strict=True)
+        ]
+    data = pd.DataFrame(rows, columns=["arm", "skill", "success"])
+    found = data.groupby(["arm", "skill"], sort=False)["success"].agg(success="mean", episodes="size")
+    return found.reset_index()
+
+
+def skill_figure(levels: pd.DataFrame, skills: pd.DataFrame) -> plt.Figure:
+    """Success by level, both splits, and by skill, arms down; the easiest skill, over all arms, first."""
+    fig = plt.figure(figsize=(13, 8), layout="constrained")
+    above, below = fig.subfigures(2, 1)
+    axes = above.subplots(1, 2, sharey=True)
+    for ax, title in zip(axes, HELD_OUT.values(), strict=True):
+        part = levels[levels["tasks"] == title]
+        for i, (arm, one) in enumerate(part.groupby("arm", sort=False)):
+            error = np.vstack([one["success"] - one["low"], one["high"] - one["success"]]).clip(min=0)
+            width = 0.8 / part["arm"].nunique()
+            x = one["level"] + (i + 0.5) * width - 0.4
+            ax.bar(x, one["success"], 0.95 * width, yerr=error, error_kw={"lw": 1}, label=arm)
+        ax.set(title=title, xlabel="level", xticks=LEVELS, ylim=(0, 1.02))
+        ax.grid(axis="x", visible=False)
+    axes[0].set_ylabel("success, greedy, 95%")
+    if len(levels):
+        axes[1].legend(fontsize="small", loc="upper left", bbox_to_anchor=(1.01, 1))
+        table = skills.pivot(index="arm", columns="skill", values="success").loc[skills["arm"].unique()]
+        table = table[table.mean().sort_values(ascending=False, kind="stable").index]
+        ax = below.subplots()
+        sns.heatmap(table, ax=ax, vmin=0, vmax=1, cmap="viridis", cbar_kws={"label": "success"}, linewidths=0.5)
+        ax.set(xlabel="skill, both splits", ylabel="")
+    return fig
+
+
+# --- feedback without training ---------------------------------------------------------------
+
+
+def second_attempts(runs: Runs, by: str) -> pd.DataFrame:
+    """Success within two greedy attempts, the second of which reads feedback on the first, as rows of
+    `small_factorial.summary` by the notes "feedback"; by: as there.
+
+    Measured once for each run (`lfo.lab.attempts`), which takes its base and, the first time, the sandbox.
+    """
+    rows = []
+    for arm, folders in runs.items():
+        tries = pd.concat([_attempts(arm, RunFolder(folder), by) for folder in folders])
+        for split in SPLITS:
+            study = Study(curves_of(tries[tries["split"] == split], ["success"]))
+            for found in (_found(study, number(0), name) for name in study.arms):
+                row = {"arm": f"{arm}, 2nd attempt", "notes": "feedback", "policy": FROZEN, "split": split}
+                rows.append(row | {"success": found.value, "low": found.low, "high": found.high, "runs": found.runs})
+    return framed(rows)
+
+
+def _attempts(arm: str, run: RunFolder, by: str) -> pd.DataFrame:
+    """Whether each task succeeded within two attempts, as `curves_of` takes it; tasks that belong to nothing are left
+    out."""
+    tries = measure_attempts(run.path, 2)
+    within = tries[tries["attempt"] <= 2].groupby(["split", "task_id"], sort=False)["success"].max().reset_index()
+    belongs = {task.task_id: getattr(task, by) for split in SPLITS for task in tasks_of(run.config.env, split)}
+    within["company_id"] = within["task_id"].map(belongs)
+    facts = {"arm": arm, "world": run.config.env.world_seed, "seed": run.config.seed}
+    return within[within["company_id"] != ""].assign(**facts)

@@ -1,0 +1,127 @@
+"""Who says the notes, and who is trained, in one world and few runs: the factorial of notebooks 09 and 10.
+
+The statistics are those of the phone's (`lfo.lab.hierarchy`). Reads run folders alone, also of runs that are not all
+finished, and without adapters. `splits` are those that are shown, each with its title.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+
+from lfo.config import RunConfig, as_dict
+from lfo.lab.factorial import FROZEN, NOTHING, TRAINED, TRUTH, WORLD_MODEL, about
+from lfo.lab.hierarchy import Finding, Study, final, middle, read_curves
+from lfo.lab.reading import Runs
+from lfo.lab.sweep import by_arm
+from lfo.runs import RunFolder
+
+NOTES = (NOTHING, "table", WORLD_MODEL, "feedback", TRUTH)
+COLUMNS = "arm notes policy split success low high runs".split()
+Splits = Mapping[str, str]
+
+
+def finished(chosen: Mapping[Path, RunConfig]) -> dict[str, list[Path]]:
+    """Of the runs of a grid those that were evaluated at the end of their budget, by arm, also without adapters."""
+    return by_arm(folder for folder, config in chosen.items() if _evaluated(RunFolder(folder), config))
+
+
+def _evaluated(run: RunFolder, config: RunConfig) -> bool:
+    written = all((run.path / name).exists() for name in ("config.json", "metrics.jsonl"))
+    if not written or as_dict(run.config) != as_dict(config):
+        return False
+    return any(row["kind"] == "outcomes" and row["tasks"] >= config.task_budget for row in run.metrics())
+
+
+def progress(chosen: Mapping[Path, RunConfig]) -> str:
+    """How many runs are finished, and of which arms some are missing, in a sentence."""
+    done, wanted = finished(chosen), by_arm(chosen)
+    lacking = [f"{arm} ({len(done.get(arm, ()))} of {len(f)})" for arm, f in wanted.items() if done.get(arm) != f]
+    rest = f"; still to be run: {', '.join(lacking)}" if lacking else ""
+    return f"{sum(map(len, done.values()))} of {len(chosen)} runs are finished{rest}."
+
+
+def summary(runs: Runs, splits: Splits, by: str) -> pd.DataFrame:
+    """Success of every arm at its last evaluation, a row per arm and split; by: as for `hierarchy.read_curves`.
+
+    success, low, high: the median over the runs and its 95% interval.
+    """
+    rows = []
+    for split in splits:
+        study = Study(read_curves(runs, split, by=by))
+        rows += [summary_row(runs, arm, split, study.find(final, middle(arm), [arm])) for arm in study.arms]
+    return framed(rows)
+
+
+def summary_row(runs: Runs, arm: str, split: str, found: Finding) -> dict:
+    """A row of the `summary`."""
+    facts = about(runs, arm)
+    values = [arm, facts["notes"], facts["policy"], split, found.value, found.low, found.high, found.runs]
+    return dict(zip(COLUMNS, values, strict=True))
+
+
+def framed(rows: Sequence[Mapping]) -> pd.DataFrame:
+    """Rows of the `summary` as a table, also where there is none."""
+    numbers = {"success": float, "low": float, "high": float, "runs": int}
+    return pd.DataFrame(rows, columns=COLUMNS).astype(numbers)
+
+
+def factorial_table(found: pd.DataFrame, splits: Splits) -> pd.DataFrame:
+    """The `summary`, a row per arm: success in percent with its interval, on each split."""
+    rows = []
+    for (arm, notes, policy), part in found.groupby(["arm", "notes", "policy"], sort=False):
+        row = {"arm": arm, "notes by": notes, "policy": policy, "runs": part["runs"].max()}
+        for split, name in splits.items():
+            cell = part[part["split"] == split]
+            row[name] = said(*cell[["success", "low", "high"]].to_numpy()[0]) if len(cell) else ""
+        rows.append(row)
+    return pd.DataFrame(rows, columns=["arm", "notes by", "policy", "runs", *splits.values()])
+
+
+def said(value: float, low: float, high: float) -> str:
+    """A share and its interval in percent."""
+    return f"{100 * value:.0f}% [{100 * low:.0f}, {100 * high:.0f}]"
+
+
+def factorial_figure(
+    found: pd.DataFrame, splits: Splits, says: str, chance: Mapping[str, float] | None = None
+) -> plt.Figure:
+    """Success by who says the notes, policy frozen and trained side by side; of several arms alike the first.
+
+    says: what is asked below the bars. chance: of a split, dotted.
+    """
+    fig, axes = plt.subplots(1, len(splits), figsize=(13, 4), sharey=True, layout="constrained")
+    for ax, (split, title) in zip(axes, splits.items(), strict=True):
+        for i, policy in enumerate((FROZEN, TRAINED)):
+            part = found[(found["split"] == split) & (found["policy"] == policy)].drop_duplicates("notes")
+            part = part.set_index("notes").reindex(NOTES)
+            error = np.vstack([part["success"] - part["low"], part["high"] - part["success"]]).clip(min=0)
+            x = np.arange(len(NOTES)) + (i - 0.5) * 0.4
+            ax.bar(x, part["success"], 0.38, yerr=error, error_kw={"lw": 1, "capsize": 2}, label=f"policy {policy}")
+        if chance is not None:
+            ax.axhline(chance[split], color="grey", lw=1, ls=":")
+        ax.set_xticks(range(len(NOTES)), NOTES)
+        ax.grid(axis="x", visible=False)
+        ax.set(title=title, xlabel=says, ylim=(0, 1.02))
+    axes[0].set_ylabel("success, greedy, 95%")
+    axes[0].legend(fontsize="small", loc="upper left")
+    return fig
+
+
+def gains(found: pd.DataFrame, splits: Splits, pairs: Iterable[Sequence[str]], where: str) -> pd.DataFrame:
+    """Differences of success between pairs of arms, in points; a pair with an arm that is missing says so.
+
+    where: what the column of the splits is called.
+    """
+    rows = []
+    for arm, other in pairs:
+        for split, name in splits.items():
+            part = found[found["split"] == split].set_index("arm")["success"]
+            there = {arm, other} <= set(part.index)
+            row = {"arm": arm, "against": other, where: name}
+            rows.append(row | {"points": f"{100 * (part[arm] - part[other]):+.0f}" if there else "not yet run"})
+    return pd.DataFrame(rows)
