@@ -335,12 +335,16 @@ def _plan(args) -> None:
 
 
 def _train(args) -> None:
-    from lfo import distributed
-    from lfo.train import train
+    from lfo.lab.extras import require_tracker
 
     own = args.run / "config.json"
     path = args.config or (own if own.exists() else Path("configs/laptop.yaml"))
     config = load_config(path, **parse_settings(args.set))
+    require_tracker(config)
+
+    from lfo import distributed
+    from lfo.train import train
+
     distributed.start(args.device)  # first of all: it gives each process its own GPU
     device, progress = usable_device(args.device), not args.quiet
     with _run_folder(config, args.run) as folder:
@@ -377,18 +381,22 @@ def _task_server(args) -> None:
 
 
 def _sweep(args) -> None:
-    from lfo.lab.factorial import dial_summary
-    from lfo.lab.report import save_table
+    from lfo.lab.extras import require_tracker
     from lfo.lab.sweep import by_arm, part_of, read_grid, train_many
-    from lfo.lab.tables import sweep_table
 
     for number in (signal.SIGINT, signal.SIGTERM):  # SIGTERM as Ctrl-C: a batch system sends it to all processes
         signal.signal(number, signal.default_int_handler)
     runs = part_of(read_grid(args.grid, args.out), args.part)
+    for config in runs.values():
+        require_tracker(config)
     folders = train_many(runs, executor=_executor(args), device="cuda" if args.gpus else "cpu")
     if args.part != "0/1":
         print(f"trained {len(folders)} runs; without --part, once all are done, the table is written")
         return
+    from lfo.lab.factorial import dial_summary
+    from lfo.lab.report import save_table
+    from lfo.lab.tables import sweep_table
+
     arms = by_arm(folders, parts=len(folders[0].relative_to(args.out).parts) - 1)
     table = dial_summary(arms) if "" not in arms else sweep_table(folders)
     path = save_table(table, args.out / "summary", arms if "" not in arms else {f.name: [f] for f in folders})

@@ -16,7 +16,7 @@ import json
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args, get_type_hints
 
 import yaml
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationError
@@ -36,6 +36,7 @@ def _no_bool(value):
 Flag = Annotated[bool, Field(strict=True)]
 Count = Annotated[int, Field(strict=True, ge=0)]
 Positive = Annotated[int, Field(strict=True, ge=1)]
+Level = Annotated[int, Field(ge=1, le=5)]
 # YAML reads 1e-3, without a dot, as text: pydantic makes a number of it.
 Weight = Annotated[float, BeforeValidator(_no_bool), Field(ge=0, allow_inf_nan=False)]
 Share = Annotated[float, BeforeValidator(_no_bool), Field(ge=0, le=1)]
@@ -52,13 +53,7 @@ class EnvConfig:
 
     name: str = "phone"  # a module of lfo/envs
     world_seed: Count = 0
-    levels: Annotated[tuple[Annotated[int, Field(ge=1, le=5)], ...], Field(min_length=1)] = (
-        1,
-        2,
-        3,
-        4,
-        5,
-    )  # of all tasks
+    levels: Annotated[tuple[Level, ...], Field(min_length=1)] = (1, 2, 3, 4, 5)  # of all tasks
     circumstances: Annotated[int, Field(strict=True, ge=0, le=6)] = 4  # kinds of them in requests; 0: a table suffices
     replies: Literal["list", "reasons"] = "reasons"  # reasons: who refuses says what each circumstance demands
     max_turns: Positive | None = None  # agent actions; None: what the environment decides (phone 16, shell 5)
@@ -277,10 +272,11 @@ class RunConfig:
                 f"world_model.scouts is {w.scouts} of rollout.group_size {size};"
                 f" at least {least} rollout{'s' * (least > 1)} of a group must be left to the policy."
             )
-        if self.ppo and (not self.policy.learning_rate or self.coupling == "cloning"):
+        rewarded = self.policy.learning_rate and self.coupling != "cloning"
+        if (self.ppo or self.feedback) and not rewarded:
             raise ConfigError(
-                "PPO is for a policy that learns from rewards: leave ppo out, or set another world_model.coupling than"
-                " 'cloning' and policy.learning_rate above 0."
+                "ppo and feedback are for a policy that learns from rewards: leave them out, or set another"
+                " world_model.coupling than 'cloning' and policy.learning_rate above 0."
             )
         if self.ppo and self.feedback:
             raise ConfigError("feedback is for DAPO, which compares rollouts of a group: leave ppo out, or feedback.")
@@ -303,11 +299,6 @@ class RunConfig:
 
     def _check_feedback(self, f: FeedbackConfig) -> None:
         w, played = self.world_model, self.rollout.group_size - (self.world_model.scouts if self.world_model else 0)
-        if not self.policy.learning_rate or self.coupling == "cloning":
-            raise ConfigError(
-                "feedback is for a policy that learns from rewards: leave feedback out, or set another"
-                " world_model.coupling than 'cloning' and policy.learning_rate above 0."
-            )
         if w and w.context_distillation:
             raise ConfigError(
                 "feedback.learn and world_model.context_distillation both say in which context is learned:"
@@ -341,8 +332,6 @@ def build(kind: type, data: Mapping):
     Raises:
         ConfigError: a name is unknown (the closest known one is suggested) or a value does not fit.
     """
-    if odd := [key for key in data if not isinstance(key, str)]:
-        raise ConfigError(f"{odd[0]!r} is no name of a setting.")
     try:
         return kind(**data)
     except ValidationError as error:
@@ -368,15 +357,12 @@ def _names(kind: type) -> list[str]:
     return [field.name for field in dataclasses.fields(kind)]
 
 
-GROUPS = {
-    "env": EnvConfig,
-    "model": ModelConfig,
-    "policy": PolicyConfig,
-    "ppo": PpoConfig,
-    "world_model": WorldModelConfig,
-    "feedback": FeedbackConfig,
-    "rollout": RolloutConfig,
-    "distributed": DistributedConfig,
+# The groups of settings by name; those that may be left out are told as `PpoConfig | None`.
+GROUPS: dict[str, type] = {
+    name: kind
+    for name, hint in get_type_hints(RunConfig).items()
+    for kind in (hint, *get_args(hint))
+    if dataclasses.is_dataclass(kind)
 }
 
 
@@ -406,22 +392,21 @@ def load_config(path: str | Path, **overrides) -> RunConfig:
     data = read_yaml(path.read_text(encoding="utf-8"), str(path)) or {}
     if not isinstance(data, Mapping):
         raise ConfigError(f"{path} must hold a mapping of settings.")
-    return build(RunConfig, up_to_date(_overridden(data, overrides, path)))
+    if odd := [key for key in data if not isinstance(key, str)]:
+        raise ConfigError(f"{odd[0]!r} is no name of a setting.")
+    settings = flat(data)
+    for name, value in overrides.items():
+        settings = _overridden(settings, RENAMED.get(name, name), value, path)
+    return build(RunConfig, nested(up_to_date(settings)))
 
 
-def _overridden(data: Mapping, overrides: Mapping, path: Path) -> dict:
-    data = {k: dict(v) if isinstance(v, Mapping) else v for k, v in data.items()}
-    for dotted, value in overrides.items():
-        if new := RENAMED.get(dotted):  # an override wins by its old name, too
-            data = _without(data, new)
-        group, _, name = dotted.rpartition(".")
-        if group and data.get(group) is None:
-            data[group] = {}
-        place = data[group] if group else data
-        if not isinstance(place, dict):
-            raise ConfigError(f"'{group}' in {path} is a single value, so '{dotted}' cannot be set.")
-        place[name] = value
-    return data
+def _overridden(settings: Mapping, name: str, value, path: Path) -> dict:
+    """Settings by dotted name, one of them, or a whole group, replaced."""
+    group = name.rpartition(".")[0]
+    if settings.get(group):
+        raise ConfigError(f"'{group}' in {path} is a single value, so '{name}' cannot be set.")
+    kept = {k: v for k, v in settings.items() if k != group and k.rpartition(".")[0] != name}
+    return kept | flat({name: value})
 
 
 def read_yaml(text: str, where: str):
@@ -478,56 +463,47 @@ GONE = {
 }
 
 
-def up_to_date(data: Mapping, strict: bool = True) -> dict:
-    """Settings by their present names. What is gone is left out, or if `strict` refused.
+def up_to_date(settings: Mapping, strict: bool = True) -> dict:
+    """Settings by their present dotted names. What is gone is left out, or if `strict` refused.
 
     Raises:
         ConfigError: a setting is gone; the message says what replaced it.
     """
-    data = {k: dict(v) if isinstance(v, Mapping) else v for k, v in data.items()}
-    if not strict and isinstance(data.get("env"), dict):  # runs of the first round knew no circumstances
-        data["env"] = {"circumstances": 0, "replies": "list"} | data["env"]
-    world_model = data.get("world_model")
-    if isinstance(world_model, dict) and world_model.get("predict") == "nothing":
-        data["world_model"] = None
-    if isinstance(world_model, dict) and not strict and world_model.get("template") == "trajectory":
-        world_model["coupling"] = "echo"
-    rollout, model = data.get("rollout"), data.get("model")
-    if isinstance(rollout, dict) and rollout.get("engine") == "server":
-        rollout["engine"] = ",".join(rollout.pop("servers", None) or ["http://127.0.0.1:8010"])
-    if isinstance(model, dict) and model.get("targets") == "qvo" and not strict:
-        model["targets"] = "attention"
-    for name, value in flat(data).items():
+    found = {} if strict else {"env.circumstances": 0, "env.replies": "list"}  # the first round knew no circumstances
+    if settings.get("world_model.predict") == "nothing":
+        settings = {k: v for k, v in settings.items() if not k.startswith("world_model.")} | {"world_model": None}
+    if settings.get("world_model.template") == "trajectory" and not strict:
+        settings = {**settings, "world_model.coupling": "echo"}
+    for name, value in settings.items():
+        new = RENAMED.get(name, name)
+        group = new.rpartition(".")[0]
         if name in GONE:
             if strict:
                 raise ConfigError(f"there is no setting '{name}' any more: {GONE[name]}.")
-            _take(data, name)
-        elif new := RENAMED.get(name):
-            _take(data, name)
-            group, _, last = new.rpartition(".")
-            if data.get(group, {}) is None and value and strict:
+        elif name == new:
+            found[name] = value
+        elif settings.get(group, {}) is None:  # the whole group is left out
+            if strict and value:
                 raise ConfigError(f"'{name}' is called '{new}' now, and {group} is left out; set it there.")
-            if data.get(group, {}) is not None and (value or group != "world_model"):
-                data.setdefault(group, {}).setdefault(last, value)
-    return data
+        elif value or group != "world_model":  # which is not made for a setting that says nothing
+            found.setdefault(new, value)
+    return found
 
 
 def flat(data: Mapping) -> dict:
-    """Settings by dotted name."""
-    groups = {name: part for name, part in data.items() if isinstance(part, Mapping)}
+    """Settings by dotted name; a group that is None or empty is one by itself."""
+    groups = {name: part for name, part in data.items() if isinstance(part, Mapping) and part}
     inner = {f"{group}.{name}": value for group, part in groups.items() for name, value in part.items()}
     return {name: value for name, value in data.items() if name not in groups} | inner
 
 
-def _without(data: dict, dotted: str) -> dict:
-    group, _, name = dotted.rpartition(".")
-    inner = data.get(group)
-    return data | {group: {k: v for k, v in inner.items() if k != name}} if isinstance(inner, dict) else data
-
-
-def _take(data: dict, dotted: str) -> None:
-    group, _, name = dotted.rpartition(".")
-    (data[group] if group else data).pop(name)
+def nested(settings: Mapping) -> dict:
+    """The inverse of `flat`."""
+    data: dict = {}
+    for name, value in settings.items():
+        group, _, last = name.rpartition(".")
+        (data.setdefault(group, {}) if group else data)[last] = value
+    return data
 
 
 def read_config(path: str | Path) -> RunConfig:
@@ -536,7 +512,8 @@ def read_config(path: str | Path) -> RunConfig:
     Raises:
         ConfigError: it is none.
     """
-    return build(RunConfig, up_to_date(json.loads(Path(path).read_text(encoding="utf-8")), strict=False))
+    settings = flat(json.loads(Path(path).read_text(encoding="utf-8")))
+    return build(RunConfig, nested(up_to_date(settings, strict=False)))
 
 
 # --- seeding ---------------------------------------------------------------------------------

@@ -143,19 +143,17 @@ class RunFolder:
     def finished(self, config: RunConfig) -> bool:
         """Whether this very config was trained and evaluated to the end here, and its adapters are still there.
 
-        Settings that are gone count as what they always are now, and those of `_forget_where` may differ. What a clone
+        Settings that are gone count as what they always are now, and those of `_anywhere` may differ. What a clone
         brings along are metrics without adapters: such a run is trained again.
         """
         if not (self.path / "config.json").exists() or not any(self.path.glob("adapters/v*")):
             return False
         try:
-            theirs, mine = as_dict(self.config), as_dict(config)
+            same = _anywhere(as_dict(self.config)) == _anywhere(as_dict(config))
         except ConfigError:
             return False
         last = self.newest()
-        for data in (mine, theirs):
-            _forget_where(data)
-        return mine == theirs and last.get("kind") == "seconds" and last["tasks"] >= config.task_budget
+        return same and last.get("kind") == "seconds" and last["tasks"] >= config.task_budget
 
     # --- checkpoints --------------------------------------------------------------------------
 
@@ -198,9 +196,8 @@ class RunFolder:
         Raises:
             CheckpointError: the checkpoint at `path` is of another config, `theirs` or by default the folder's.
         """
-        mine, theirs = as_dict(config), theirs or as_dict(self.config)
+        mine, theirs = _anywhere(as_dict(config)), _anywhere(theirs or as_dict(self.config))
         for data in (mine, theirs):
-            _forget_where(data)
             if data["rollout"]["engine"] not in ("torch", "vllm"):
                 data["rollout"]["engine"] = "servers"  # where they run may change
         if differing := differences(mine, theirs):
@@ -240,9 +237,9 @@ def _read_checkpoint(path: Path) -> dict | None:
         return None
 
 
-def _forget_where(data: dict) -> None:
+def _anywhere(data: dict) -> dict:
     """Another layout, another place for the episodes, or somebody else who is told, is the same run."""
-    data["distributed"], data["env"]["server"], data["tracker"] = {}, "", None
+    return data | {"distributed": {}, "env": data["env"] | {"server": ""}, "tracker": None}
 
 
 def differences(mine: dict, theirs: dict, prefix: str = "") -> list[str]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import math
 import random
 import shutil
@@ -55,6 +54,10 @@ class Sampled(Record):
     version: int
     tokens: int
     rate: float
+
+
+# What a checkpoint keeps of a `Run` as JSON, by attribute.
+RECORDS = {"due": Due, "successes": Successes, "corrected": Successes, "ahead": Sampled | None}
 
 
 class Run:
@@ -247,19 +250,23 @@ class Run:
         if passing or (f and f.learn == "kl" and turn.policy):  # dropped groups teach by replies, or have a teacher
             taught, examples = {row.group for update in updates for row in update}, [] if passing else examples
             listening = [s for row in rows if row.group not in taught for s in self.coupling.views(row, None)]
-        metrics: list[dict[str, float]] = []
+        replays = turn.replays if hears and turn.world_model and self.buffer.examples else 0
+        corrections = f.updates if f and turn.policy and self.corrected.rollouts else 0
         with self._timed("joint"):
-            metrics += self._joint(updates, listening, examples, count, factor)
+            joint = list(self._joint(updates, listening, examples, count, factor))
         with self._timed("replay"):
-            for i in range(turn.replays if hears and turn.world_model and self.buffer.examples else 0):
-                seed = derive_seed(c.seed, "replay", self.step, i)
-                found = self.learner.replay(self._replayed(seed), factor, seed)
-                metrics.append({f"replay/{name}": value for name, value in found.items()})
-            for i in range(f.updates if f and turn.policy and self.corrected.rollouts else 0):
-                seed = derive_seed(c.seed, "corrected", self.step, i)
-                found = self.learner.update(self._corrected(seed), [], factor, seed)
-                metrics.append({f"corrected/{name.removeprefix('policy/')}": value for name, value in found.items()})
-        return means(metrics)
+            return means([*joint, *self._replay(replays, corrections, factor)])
+
+    def _replay(self, replays: int, corrections: int, factor: float) -> Iterator[dict[str, float]]:
+        """So many updates of the world model, then of the policy on what feedback has corrected."""
+        for i in range(replays):
+            seed = derive_seed(self.config.seed, "replay", self.step, i)
+            found = self.learner.replay(self._replayed(seed), factor, seed)
+            yield {f"replay/{name}": value for name, value in found.items()}
+        for i in range(corrections):
+            seed = derive_seed(self.config.seed, "corrected", self.step, i)
+            found = self.learner.update(self._corrected(seed), [], factor, seed)
+            yield {f"corrected/{name.removeprefix('policy/')}": value for name, value in found.items()}
 
     def _joint(self, updates, listening: list[Sample], examples: list[Example], count: int, factor: float):
         """One optimizer step per update (and pass over it), with its share of the examples in the first pass."""
@@ -273,17 +280,15 @@ class Run:
             parts = [[] for _ in range(max(1, count))]
         for i, part in enumerate(parts):
             part += listening[i :: len(parts)]
-        own = self._own_logprobs(parts) if c.policy.tis_cap > 0 else None
-        for i, (part, before) in enumerate(self._passes(parts, own)):
-            seed, share = derive_seed(c.seed, "joint", self.step, i), []
-            more = self.successes.draw(c.rollout.group_size, derive_seed(seed, "imitate")) if updates else []
-            if i < count:
-                share = [example.encoded for example in examples[i::count]]
-            part += [imitated(row, c.policy.imitate) for row in more]
-            if before is not None:
-                before += [[] for _ in more]
-            if part or share:
-                yield self.learner.update(self.learner.taught(part), share, factor, seed, before)
+        if c.policy.tis_cap > 0:
+            self._judge([s for part in parts for s in part if s.how not in APART])
+        for i, part in enumerate(self._passes(parts)):
+            seed = derive_seed(c.seed, "joint", self.step, i)
+            again = self.successes.draw(c.rollout.group_size, derive_seed(seed, "imitate")) if updates else []
+            samples = self.learner.taught(part) + [imitated(row, c.policy.imitate) for row in again]
+            share = [example.encoded for example in examples[i::count]] if i < count else []
+            if samples or share:
+                yield self.learner.update(samples, share, factor, seed)
 
     def _assigned(self, updates: Sequence[Sequence[Rollout]]) -> list[Sample]:
         """What is learned from the rollouts of all updates, in their order: they are one batch to the objective."""
@@ -292,23 +297,21 @@ class Run:
         values = self.learner.values(rows) if self.objective.uses_values and rows else None
         return self.objective.assign(groups, values)
 
-    def _passes(self, parts: list[list[Sample]], own: list[list[list[float]]] | None) -> Iterator[tuple[list, list]]:
-        """The samples of every optimizer step of every pass, and their `_own_logprobs`. The same in each pass, or where
-        every rollout counts by itself dealt out anew, into as many parts."""
-        for number in range(self.config.policy.epochs):
-            every = [list(zip(*pair, strict=True)) for pair in zip(parts, own or parts, strict=True)]
-            if not self.objective.grouped:
-                pairs = [pair for part in every for pair in part]
-                random.Random(derive_seed(self.config.seed, "pass", self.step, number)).shuffle(pairs)
-                every = [pairs[i :: len(parts)] for i in range(len(parts))]
-            for part in every:
-                yield [sample for sample, _ in part], own and [before for _, before in part]
+    def _judge(self, samples: Sequence[Sample]) -> None:
+        """Tell samples the learner's own log-probabilities, as they are at the start of the step."""
+        for sample, own in zip(samples, self.learner.action_logprobs(samples), strict=True):
+            sample.own = own
 
-    def _own_logprobs(self, parts: Sequence[Sequence[Sample]]) -> list[list[list[float]]]:
-        """The learner's log-probabilities of the action tokens at the start of the step, [] where no ratio is taken."""
-        asked = [s for part in parts for s in part if s.how not in APART]
-        answers = iter(self.learner.action_logprobs(asked) if asked else [])
-        return [[[] if s.how in APART else next(answers) for s in part] for part in parts]
+    def _passes(self, parts: list[list[Sample]]) -> Iterator[list[Sample]]:
+        """The samples of every optimizer step of every pass: the same in each pass, or where every rollout counts by
+        itself dealt out anew, into as many parts."""
+        for number in range(self.config.policy.epochs):
+            if self.objective.grouped:
+                yield from parts
+                continue
+            samples = [sample for part in parts for sample in part]
+            random.Random(derive_seed(self.config.seed, "pass", self.step, number)).shuffle(samples)
+            yield from (samples[i :: len(parts)] for i in range(len(parts)))
 
     def _updates(self, kept: Sequence[Rollout]) -> list[list[Rollout]]:
         """The rollouts of `groups_per_update` groups for each optimizer step of the policy."""
@@ -378,11 +381,8 @@ class Run:
             "step": self.step,
             "version": self.version,
             "evaluated_at": self.evaluated_at,
-            "due": self.due.to_json(),
-            "successes": self.successes.to_json(),
-            "corrected": self.corrected.to_json(),
             "objective": self.objective.state,
-            "ahead": to_json(self.ahead),
+            **{name: to_json(getattr(self, name)) for name in RECORDS},
         }
         return self.folder.save(self.step, self.config, state, self.buffer.examples) if distributed.first() else None
 
@@ -397,15 +397,14 @@ class Run:
             return False
         state, examples = found
         self.learner.load_state(state["learner"])
-        self.buffer, self.due = ReplayBuffer(examples, self._whole), Due.from_json(state["due"])
-        self.successes = Successes.from_json(state["successes"])
-        self.corrected = Successes.from_json(state.get("corrected", Successes().to_json()))  # none before feedback
+        self.buffer = ReplayBuffer(examples, self._whole)
+        for name, kind in RECORDS.items():
+            if name in state:  # earlier versions had none of what feedback has corrected
+                setattr(self, name, from_json(kind, state[name], f"a checkpoint of {self.folder.path}"))
         self.objective.state = state.get("objective", {})  # none before PPO
         self.coupling.hear(examples)
         self.stream.position, self.step = state["position"], state["step"]
         self.version, self.evaluated_at = state["version"], state["evaluated_at"]
-        ahead = json.loads(state["ahead"])
-        self.ahead = from_json(Sampled, state["ahead"], "what was sampled ahead") if ahead else None
         waiting = self.ahead.rows if self.ahead else []
         self.sampled = self.step + bool(waiting)
         self.tasks_seen = self.stream.position - len(by_group(waiting))
@@ -546,8 +545,8 @@ def _interruptible() -> Iterator[list]:
     received: list[int] = []
 
     def note(number, frame):
-        if received and distributed.size() == 1:
-            raise KeyboardInterrupt  # a second Ctrl-C does not wait (a launcher sends its own after the first)
+        if received and number == signal.SIGINT and distributed.size() == 1:
+            raise KeyboardInterrupt  # a second Ctrl-C does not wait; others send their own signals after the first
         received.append(number)
 
     signals = (signal.SIGINT, signal.SIGTERM)

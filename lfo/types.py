@@ -243,6 +243,7 @@ class Sample:
     taught: the same actions in a context that tells more; how much likelier a teacher finds each of them there are the
     advantages, once `Learner.taught` has filled them in.
     returns, values: per token, for objectives with a value head: what it is to say, and what it said before the step.
+    own: of the action tokens alone, the learner's log-probabilities at the start of the step; None: nobody asked.
     """
 
     tokens: list[int]
@@ -255,6 +256,7 @@ class Sample:
     values: list[float] | None = None
     weight: float = 1.0
     taught: Sample | None = None
+    own: list[float] | None = None
 
 
 def by_group(rollouts: Iterable[Rollout]) -> dict[int, list[Rollout]]:

@@ -292,11 +292,14 @@ def test_overrides_are_as_strict_as_the_file(write):
             {"ppo.critic": True, "world_model.scouts": 1, "rollout.group_size": 1},
             "at least 1 rollout of a group must be left",
         ),
-        ({"ppo.critic": True, "policy.learning_rate": 0}, "PPO is for a policy that learns from rewards"),
+        ({"ppo.critic": True, "policy.learning_rate": 0}, "for a policy that learns from rewards"),
         ({"ppo.critic": True, "world_model.coupling": "cloning"}, "another world_model.coupling than 'cloning'"),
         ({"ppo.critic": True, "feedback.start": 2}, "leave ppo out, or feedback"),
         ({"rollout.asynchronous": True}, "set policy.tis_cap, which corrects for it, to 2, say"),
-        ({"feedback.start": 2, "policy.learning_rate": 0}, "feedback is for a policy that learns from rewards"),
+        (
+            {"feedback.start": 2, "policy.learning_rate": 0},
+            "ppo and feedback are for a policy that learns from rewards",
+        ),
         ({"feedback.start": 2, "world_model.coupling": "cloning"}, "another world_model.coupling than 'cloning'"),
         ({"feedback.start": 2, "world_model.context_distillation": 1}, "set world_model.context_distillation to 0"),
         (

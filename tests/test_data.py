@@ -29,10 +29,10 @@ def told() -> list[tuple[int, str, dict[str, str]]]:
 def test_the_newest_version_is_what_lies_here(told):
     """If this fails, data were changed: write a new section, or undo the change."""
     _, _, newest = told[0]
-    recipe = {"base/recipe.json"}  # how the base was made, and what was measured of it
-    model = {path.relative_to(DATA).as_posix() for path in (DATA / "base").iterdir()}
-    model = {name for name in model if name.endswith((".json", ".safetensors"))} - recipe
-    assert newest == {name: sha256(DATA / name) for name in model | {"world/checksums.json"}}
+    files = [path for base in ("base", "base_shell") for path in (DATA / base).iterdir()]
+    files = [path for path in files if path.suffix in (".json", ".safetensors")]
+    names = {path.relative_to(DATA).as_posix() for path in files if path.name != "recipe.json"}  # how it was made
+    assert newest == {name: sha256(DATA / name) for name in names | {"world/checksums.json"}}
 
 
 def test_the_worlds_checksums_are_those_of_its_files():
@@ -45,4 +45,4 @@ def test_versions_count_up_and_differ(told):
     numbers, dates, checksums = zip(*told, strict=True)
     assert list(numbers) == list(range(len(told), 0, -1)) and list(dates) == sorted(dates, reverse=True)
     assert all(one != other for one, other in itertools.pairwise(checksums))
-    assert all(set(one) == set(checksums[0]) for one in checksums)
+    assert all(set(one) >= set(other) for one, other in itertools.pairwise(checksums)), "a file was left out"

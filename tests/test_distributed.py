@@ -144,7 +144,8 @@ def findings(folder: Path, config: RunConfig, samples: list[Sample], examples: l
     found["loaded"] = copy.deepcopy(learner.state())
     found["own"] = learner.action_logprobs(samples)
     for seed in range(2):
-        found["joint"] = learner.update(samples, examples, 1.0, seed, found["own"])
+        judged = [dataclasses.replace(s, own=own) for s, own in zip(samples, found["own"], strict=True)]
+        found["joint"] = learner.update(judged, examples, 1.0, seed)
         found["replay"] = learner.replay(examples[: 1 + seed], 1.0, seed)
     found["state"] = learner.state()
     learner.save_adapters(folder / f"adapters_of_{distributed.size()}")

@@ -48,6 +48,22 @@ class Counting:
         return Counter(task)
 
 
+class Keeping:
+    """Beside an `Environment`: remembers its episodes."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.made: list = []
+
+    def episode(self, task, seed: int, responder=None):
+        self.made.append(super().episode(task, seed, responder))
+        return self.made[-1]
+
+
+class Kept(Keeping, Counting):
+    """`Counting` that remembers its episodes."""
+
+
 class Known:
     """`Knowledge`: what is said to a number that somebody means to say. Somebody has two tries, then it is over."""
 

@@ -33,25 +33,14 @@ from lfo.config import EnvConfig, ModelConfig, RunConfig, derive_seed
 from lfo.couplings import Truth
 from lfo.envs import make_environment
 from lfo.envs.base import ARGS_TAG, written
-from lfo.envs.phone import rules, tools, vocabulary, world
+from lfo.envs.phone import PhoneEnvironment, Rules, rules, tools, vocabulary, world
 from lfo.envs.phone.callers import RandomForm, play_scripted
-from lfo.envs.phone.environment import PhoneEnvironment
-from lfo.envs.phone.episode import PhoneEpisode, Rules
+from lfo.envs.phone.episode import PhoneEpisode
 from lfo.envs.phone.knowledge import SENT, PhoneKnowledge
 from lfo.envs.phone.phrasings import SITUATION_STATUS, read_reply
 from lfo.envs.phone.records import PhoneTask
 from lfo.evaluate import play_tasks, success_rows
-from lfo.lab import base_report
-from lfo.lab.pretraining import (
-    Schedule,
-    accuracy,
-    answered,
-    arguments,
-    build_model,
-    build_tokenizer,
-    pretrain,
-    tokenised,
-)
+from lfo.lab import base_report, pretraining
 from lfo.lab.untrained import untrained
 from lfo.protocols import Question
 from lfo.rollout.play import play
@@ -240,14 +229,22 @@ def rehearsed(
     return notes, [step.question for step in steps], intentions
 
 
-def recalled(knowledge: PhoneKnowledge, attempts: Sequence[PhoneEpisode], listed: Mapping[str, str]) -> Notes:
+def lesson(turn: Turn) -> str:
+    """Which fields were handed over in a call, or asked for in a form that was declined, and what was answered."""
+    if turn.tool == tools.PHONE:
+        return f"{json.dumps(list(turn.action.arguments['auth_info']))} {turn.observation}"
+    declined = turn.tool == tools.FORM and turn.status == "declined"
+    return f"{json.dumps(turn.action.arguments['fields'])} {turn.observation}" if declined else ""
+
+
+def recalled(attempts: Sequence[PhoneEpisode], listed: Mapping[str, str]) -> Notes:
     """What was answered in earlier attempts; later ones know better."""
     notes, names = Notes([], [], {}), {phone: name for name, phone in listed.items()}
     for attempt in attempts:
         for turn in attempt.turns:
-            if not (lesson := knowledge.lesson(turn)):
+            if not (said := lesson(turn)):
                 continue
-            notes.said.append(f"<|note|>{RECALL}: {lesson}<|/note|>")
+            notes.said.append(f"<|note|>{RECALL}: {said}<|/note|>")
             name = names.get(turn.action.arguments.get("phone_number"))
             status, fields, others = read_reply(turn.observation)
             if name and status in ("auth_failed", "success"):
@@ -318,7 +315,7 @@ def told(env: PhoneEnvironment, episode: PhoneEpisode, rng: random.Random, noted
     if rng.random() >= noted:
         return None, asked, first
     if rng.random() < RECALLED:
-        notes = recalled(env.knowledge, earlier(env, episode.task, rng), directory(episode))
+        notes = recalled(earlier(env, episode.task, rng), directory(episode))
         changed = {"read": len(notes.said)} | ({"department": notes.order[0]} if notes.order else {})
         return notes, asked, [dataclasses.replace(means, **changed) for means in first]
     knowledge = env.knowledge
@@ -335,7 +332,7 @@ def earlier(env: PhoneEnvironment, task: PhoneTask, rng: random.Random) -> list[
         episode = PhoneEpisode(env.world, task, env.rules, seed=rng.randrange(2**31))
         agent = NoteReader(episode, env.world, rng)
         observation = episode.step(agent.act(task.request))
-        agent.notes = recalled(env.knowledge, attempts, directory(episode)) if attempts else None
+        agent.notes = recalled(attempts, directory(episode)) if attempts else None
         while episode.stop is None:
             observation = episode.step(agent.act(observation))
         if episode.success:
@@ -355,7 +352,7 @@ def copy_exercise(codec: Codec, rng: random.Random) -> tuple[list[int], list[int
     target = rng.choice(names)
     listing = "; ".join(f"{n} {p}" for n, p in directory.items())
     call = written(tools.phone_call(directory[target], given))
-    return tokenised(
+    return pretraining.tokenised(
         codec,
         [
             (f"<|state|>{listing}.<|/state|><|obs|>{json.dumps({**given, 'unavailable': []})}<|/obs|>", False),
@@ -387,7 +384,7 @@ class Documents:
             else:
                 throwaway = throwaway or self._world(step, rng)
                 segments, found = self._played(throwaway, rng)
-                documents.append(tokenised(self.codec, segments))
+                documents.append(pretraining.tokenised(self.codec, segments))
                 others += found
             if len(documents[-1][0]) > MAX_TOKENS:
                 documents.pop()
@@ -407,10 +404,12 @@ class Documents:
     def _played(self, throwaway: world.World, rng: random.Random):
         """A transcript, and what else is learned from it: whom to call next, and what is answered."""
         episode, segments, intentions, asked = transcript(throwaway, rng.choice(throwaway.tasks), rng, self.noted)
-        found = [answered(e.encoded) for e in self.codec.examples("x", episode.request, episode.turns, "phone")]
+        found = [
+            pretraining.answered(e.encoded) for e in self.codec.examples("x", episode.request, episode.turns, "phone")
+        ]
         knowledge = PhoneKnowledge(throwaway, reasons=episode.rules.replies == "reasons")
-        found += [answered(self.codec.encoded(question, knowledge.truth(question))) for question in asked]
-        return segments, found + [tokenised(self.codec, intention) for intention in intentions]
+        found += [pretraining.answered(self.codec.encoded(question, knowledge.truth(question))) for question in asked]
+        return segments, found + [pretraining.tokenised(self.codec, intention) for intention in intentions]
 
 
 # --- what was made ---------------------------------------------------------------------------
@@ -519,7 +518,7 @@ def write_card(folder: Path, model: Qwen3ForCausalLM, tokens_in_vocabulary: int,
 
 
 def main() -> None:
-    parser = arguments(__doc__, HERE, STEPS, POLISH_FROM // 2)
+    parser = pretraining.arguments(__doc__, HERE, STEPS, POLISH_FROM // 2)
     parser.add_argument("--copy-steps", type=int, default=COPY_STEPS, help="first steps, with copy exercises alone")
     parser.add_argument("--noted", type=float, default=NOTED, help="share of transcripts with notes")
     args = parser.parse_args()
@@ -532,18 +531,18 @@ def main() -> None:
             for task in throwaway.tasks:
                 _, segments, _, _ = transcript(throwaway, task, rng, NOTED)
                 corpus.append("".join(text for text, _ in segments))
-        build_tokenizer(corpus, lexicon(), WORDS).save_pretrained(args.out)
-    model = build_model(len(PreTrainedTokenizerFast.from_pretrained(args.out)), SEED)
+        pretraining.build_tokenizer(corpus, lexicon(), WORDS).save_pretrained(args.out)
+    model = pretraining.build_model(len(PreTrainedTokenizerFast.from_pretrained(args.out)), SEED)
     model.save_pretrained(args.out)
     codec = load_codec(ModelConfig(base=str(args.out)), make_environment(EnvConfig()))
     digits = [codec.encode(f"{i:02d}")[0] for i in range(100)]
 
     def scores(step: int) -> dict[str, float]:
         """On documents of worlds without rules of a trade; watched are two-digit numbers."""
-        return accuracy(model, codec, Documents(codec, 0, 6000, args.noted).draw(-step - 1), digits)
+        return pretraining.accuracy(model, codec, Documents(codec, 0, 6000, args.noted).draw(-step - 1), digits)
 
     stream = Documents(codec, args.copy_steps, args.tokens, args.noted)
-    pretrain(args, model, codec, Schedule(STEPS, POLISH_FROM, args.lr), stream.draw, scores)
+    pretraining.pretrain(args, model, codec, pretraining.Schedule(STEPS, POLISH_FROM, args.lr), stream.draw, scores)
     write_card(args.out, model, len(codec.tokenizer), args.noted)
 
 

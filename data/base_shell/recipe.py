@@ -31,24 +31,12 @@ from lfo.envs import make_environment
 from lfo.envs.base import ARGS_TAG, written
 from lfo.envs.shell import explorer, machines
 from lfo.envs.shell.episode import BASH, EMPTY, FINISH, SAID, observed
-from lfo.envs.shell.explorer import HouseTranscript, Transcript
 from lfo.envs.shell.knowledge import ShellKnowledge
 from lfo.envs.shell.sandbox import Ran, Sandbox
 from lfo.envs.shell.templates import SKILLS
 from lfo.envs.shell.trees import Tree
 from lfo.evaluate import play_tasks
-from lfo.lab import base_report, shell_report
-from lfo.lab.pretraining import (
-    Document,
-    Schedule,
-    accuracy,
-    answered,
-    arguments,
-    build_model,
-    build_tokenizer,
-    pretrain,
-    tokenised,
-)
+from lfo.lab import base_report, pretraining, shell_report
 from lfo.lab.untrained import untrained
 from lfo.protocols import Question
 from lfo.rollout.play import play
@@ -150,20 +138,20 @@ def play_transcripts(folder: Path, batches: int) -> None:
             (folder / f"{number:05d}.jsonl").write_text(text)
 
 
-def read_transcripts(folder: Path) -> list[Transcript]:
+def read_transcripts(folder: Path) -> list[explorer.Transcript]:
     lines = (line for path in sorted(folder.glob("*.jsonl")) for line in path.read_text().splitlines())
     return [explorer.read_transcript(line) for line in lines]
 
 
-def opening(transcript: Transcript, notes: int | None = None) -> str:
+def opening(transcript: explorer.Transcript, notes: int | None = None) -> str:
     """What is read before the first action, with the first so many notes."""
     told = "".join(f"<|note|>{note}<|/note|>" for note in transcript.notes[:notes])
     return f"<|task|>{transcript.request}<|/task|>{told}"
 
 
-def segments(transcript: Transcript) -> list[tuple[str, bool]]:
+def segments(transcript: explorer.Transcript) -> list[tuple[str, bool]]:
     """(text, whether it is trained on): actions, and what house tools say."""
-    house, found = isinstance(transcript, HouseTranscript), [(opening(transcript), False)]
+    house, found = isinstance(transcript, explorer.HouseTranscript), [(opening(transcript), False)]
     for turn in transcript.turns:
         found += [("<|tool|>", False), (f"{written(turn.action)}<|end|>", True)]
         if turn.observation:
@@ -171,7 +159,7 @@ def segments(transcript: Transcript) -> list[tuple[str, bool]]:
     return found
 
 
-def intentions(transcript: HouseTranscript, knowledge: ShellKnowledge) -> list[list[tuple[str, bool]]]:
+def intentions(transcript: explorer.HouseTranscript, knowledge: ShellKnowledge) -> list[list[tuple[str, bool]]]:
     """What is run next by who has read the first notes, and supposes that it has done what they ask for."""
     turns, found = (), []
     for read, tool in enumerate([*transcript.order, transcript.order[0]]):
@@ -183,27 +171,29 @@ def intentions(transcript: HouseTranscript, knowledge: ShellKnowledge) -> list[l
     return found
 
 
-def asked(transcript: HouseTranscript, rng: random.Random) -> tuple[Question, str]:
+def asked(transcript: explorer.HouseTranscript, rng: random.Random) -> tuple[Question, str]:
     """What one of its tools would say that is run with nothing but its name, and the answer."""
     tool = rng.choice(transcript.order)
     said = machines.refusal(tool, transcript.wanted[tool], rng.randrange(len(machines.REFUSALS) - 1))
     return Question(transcript.request, (), Call(BASH, {"command": tool})), observed(Ran(2, said))
 
 
-def copy_exercise(codec: Codec, rng: random.Random) -> Document:
+def copy_exercise(codec: Codec, rng: random.Random) -> pretraining.Document:
     """Names to be copied: without a story."""
     names = [explorer.made_up(rng) for _ in range(rng.randint(4, 9))]
     listed = "".join(f"{name}{rng.choice(('/', '.', ' ', ','))}" for name in names).rstrip()
-    return tokenised(codec, [(f"<|obs|>{listed}<|/obs|><|tool|>{OPENED}", False), (f'{listed}"}}<|end|>', True)])
+    return pretraining.tokenised(
+        codec, [(f"<|obs|>{listed}<|/obs|><|tool|>{OPENED}", False), (f'{listed}"}}<|end|>', True)]
+    )
 
 
 class Documents:
     """An endless, seeded stream of training documents; `draw(step)` is a pure function of the step."""
 
-    def __init__(self, codec: Codec, transcripts: Sequence[Transcript], tokens_per_step: int):
+    def __init__(self, codec: Codec, transcripts: Sequence[explorer.Transcript], tokens_per_step: int):
         self.codec, self.transcripts, self.tokens_per_step = codec, transcripts, tokens_per_step
 
-    def draw(self, step: int) -> list[Document]:
+    def draw(self, step: int) -> list[pretraining.Document]:
         rng, documents, size = random.Random(f"{SEED}/{step}"), [], 0
         while size < self.tokens_per_step:
             document = self._drawn(rng)
@@ -212,21 +202,21 @@ class Documents:
                 size += len(document[0])
         return sorted(documents, key=lambda d: len(d[0]))
 
-    def _drawn(self, rng: random.Random) -> Document:
+    def _drawn(self, rng: random.Random) -> pretraining.Document:
         kind = rng.choices(("copy", "known", "house", "means", "predicts", "asked"), (12, 44, 26, 6, 8, 12))[0]
         if kind == "copy":
             return copy_exercise(self.codec, rng)
         transcript = rng.choice(self.transcripts) if kind == "known" else explorer.house_attempt(rng)
         if kind == "means":
-            return tokenised(self.codec, rng.choice(intentions(transcript, self.codec.env.knowledge)))
+            return pretraining.tokenised(self.codec, rng.choice(intentions(transcript, self.codec.env.knowledge)))
         if kind == "asked":
-            return answered(self.codec.encoded(*asked(transcript, rng)))
+            return pretraining.answered(self.codec.encoded(*asked(transcript, rng)))
         if kind == "predicts":
             transcript = transcript if rng.random() < 0.5 else rng.choice(self.transcripts)
-            return answered(rng.choice(self._examples(transcript)).encoded)
-        return tokenised(self.codec, segments(transcript))
+            return pretraining.answered(rng.choice(self._examples(transcript)).encoded)
+        return pretraining.tokenised(self.codec, segments(transcript))
 
-    def _examples(self, transcript: Transcript):
+    def _examples(self, transcript: explorer.Transcript):
         return self.codec.examples("x", transcript.request, transcript.turns, BASH)
 
 
@@ -335,7 +325,7 @@ def write_card(folder: Path, step: int, tokens: int) -> None:
 
 
 def main() -> None:
-    parser = arguments(__doc__, HERE, STEPS, 0)
+    parser = pretraining.arguments(__doc__, HERE, STEPS, 0)
     parser.add_argument("--batches", type=int, default=BATCHES, help=f"transcripts that are played, by {EACH}")
     parser.set_defaults(tokens=3000)
     args = parser.parse_args()
@@ -346,14 +336,18 @@ def main() -> None:
         rng = random.Random(SEED)
         corpus = [*rng.sample(played, min(len(played), 4000)), *(explorer.house_attempt(rng) for _ in range(1000))]
         texts = ["".join(text for text, _ in segments(transcript)) for transcript in corpus]
-        build_tokenizer(texts, lexicon(), words()).save_pretrained(args.out)
-    model = build_model(len(PreTrainedTokenizerFast.from_pretrained(args.out)), SEED)
+        pretraining.build_tokenizer(texts, lexicon(), words()).save_pretrained(args.out)
+    model = pretraining.build_model(len(PreTrainedTokenizerFast.from_pretrained(args.out)), SEED)
     model.save_pretrained(args.out)
     codec = load_codec(ModelConfig(base=str(args.out)), make_environment(EnvConfig(name="shell")))
     unseen = Documents(codec, played[-UNSEEN * EACH :], 6000)
     stream = Documents(codec, played[: -UNSEEN * EACH], args.tokens)
-    schedule = Schedule(STEPS, STEPS, args.lr)
-    pretrain(args, model, codec, schedule, stream.draw, lambda step: accuracy(model, codec, unseen.draw(-step - 1)))
+    schedule = pretraining.Schedule(STEPS, STEPS, args.lr)
+
+    def scores(step: int):
+        return pretraining.accuracy(model, codec, unseen.draw(-step - 1))
+
+    pretraining.pretrain(args, model, codec, schedule, stream.draw, scores)
     write_card(args.out, args.steps, args.tokens)
 
 

@@ -9,8 +9,8 @@ from lfo.couplings.feedback import Guided
 from lfo.couplings.imagine import Imagine, ImagineMemory
 from lfo.couplings.memory import Memory
 from lfo.couplings.noted import Noted, Truth
-from lfo.couplings.plain import ALONE, BOTH, POLICY, WORLD_MODEL, Echo, Plain
-from lfo.protocols import AdapterLayout, Coupling, Environment
+from lfo.couplings.plain import ALONE, BOTH, POLICY, SHARED, STACKED, WORLD_MODEL, Echo, Plain
+from lfo.protocols import Coupling, Environment
 from lfo.text import Codec, load_codec
 
 __all__ = [
@@ -54,14 +54,11 @@ def _coupling(config: RunConfig, codec: Codec) -> Coupling:
     w = config.world_model
     if w is None:
         return Plain(ALONE)
-    if w.coupling == "none":
-        return Plain(BOTH, codec, w.scouts)
-    if w.coupling == "shared":
-        return Plain(AdapterLayout((POLICY,), POLICY), codec, w.scouts)
+    layouts = {"none": BOTH, "shared": SHARED, "stacked": STACKED}
+    if w.coupling in layouts:
+        return Plain(layouts[w.coupling], codec, w.scouts)
     if w.coupling == "echo":
-        return Echo(AdapterLayout((POLICY,), POLICY), codec.env.knowledge.learned[w.predict], codec, w.scouts)
-    if w.coupling == "stacked":
-        return Plain(AdapterLayout(BOTH.names, BOTH.listener, stacked=True), codec, w.scouts)
+        return Echo(SHARED, codec.env.knowledge.learned[w.predict], codec, w.scouts)
     if w.coupling == "cloning":
         return Cloning(codec, w.scouts)
     if w.coupling == "memory":

@@ -8,8 +8,7 @@ whether knowledge has to be kept apart from the policy at all. Hindsight as a te
 
 from __future__ import annotations
 
-from lfo.couplings.plain import POLICY, Plain
-from lfo.protocols import AdapterLayout
+from lfo.couplings.plain import SHARED, Plain
 from lfo.rollout.play import Row
 from lfo.text.codec import Codec
 from lfo.types import Example
@@ -21,7 +20,7 @@ class Cloning(Plain):
     rewarded = predicts = False
 
     def __init__(self, codec: Codec, scouts: int = 0):
-        super().__init__(AdapterLayout((POLICY,), POLICY), codec, scouts)
+        super().__init__(SHARED, codec, scouts)
 
     def examples(self, row: Row, predict: str) -> list[Example]:
         episode, codec = row.episode, self.codec

@@ -18,6 +18,8 @@ from lfo.types import Action, Attempt, Call, Example, Hangup, Role, Rollout, Sam
 POLICY, WORLD_MODEL = "policy", "world_model"
 BOTH = AdapterLayout((POLICY, WORLD_MODEL), WORLD_MODEL)
 ALONE = AdapterLayout((POLICY,), None)
+SHARED = AdapterLayout((POLICY,), POLICY)
+STACKED = AdapterLayout((POLICY, WORLD_MODEL), WORLD_MODEL, stacked=True)
 NOTES = 6  # at most, in one episode
 
 Answer = Generator[list[Prompt], list, "list[int] | None"]  # a script whose result is a reply's tokens; None: no note

@@ -10,9 +10,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from lfo.types import Action, Call, Hangup, Malformed, StopReason
+from lfo.config import ConfigError
+from lfo.protocols import Responder, Teller
+from lfo.types import Action, Call, Hangup, Malformed, StopReason, Task, Turn
 
 ARGS_TAG = "<|args|>"
 MAX_ACTION_CHARS = 4_000  # longer than any sensible call; guards the JSON parser
@@ -59,6 +61,22 @@ def _complaint(name: str, schema: dict, value) -> str:
     if schema["type"] == "object" and not (isinstance(value, dict) and all(isinstance(v, str) for v in value.values())):
         return f"{name} must be an object of strings."
     return ""
+
+
+class PlainKnowledge:
+    """Base of a `Knowledge` of which nobody dreams, that has no classifiers, and in which nothing is anybody's own."""
+
+    def classifier(self, kind: str) -> Teller:
+        raise ConfigError(f"nobody learns this world as '{kind}': set world_model.recall to table, nearest or vote.")
+
+    def responder(self, task: Task, agreement: float) -> Responder:
+        raise ConfigError("nobody dreams of this world: set world_model.coupling to 'imagine'.")
+
+    def is_dreamt(self, action: Action) -> bool:
+        return False
+
+    def impersonal(self, turns: Sequence[Turn]) -> list[Turn]:
+        return list(turns)
 
 
 def require_open(stop: StopReason | None) -> None:

@@ -16,6 +16,7 @@ from concurrent import futures
 from pathlib import Path
 
 from lfo.config import ConfigError
+from lfo.lab.extras import require_ray
 from lfo.lab.sweep import RETRIES
 
 LOCAL = "local"  # the address of an instance of one's own
@@ -42,7 +43,10 @@ class Ray:
         gpus: float = 0.0,
         retries: int = RETRIES,
     ):
-        self._ray = require_ray()
+        require_ray()
+        import ray
+
+        self._ray = ray
         own = {"include_dashboard": False, "num_cpus": workers and workers * cores} if address == LOCAL else {}
         if workers and not own:
             raise ConfigError("a Ray cluster has as many runs at a time as it has room for: leave workers out.")
@@ -74,19 +78,6 @@ class Ray:
 
     def close(self) -> None:
         self._ray.shutdown()
-
-
-def require_ray():
-    """The package.
-
-    Raises:
-        ConfigError: it is not installed.
-    """
-    try:
-        import ray
-    except ImportError:
-        raise ConfigError("Ray is not installed: pip install -e '.[cpu,ray]', or leave --ray out.") from None
-    return ray
 
 
 def train_here(folder: str, arguments: Sequence[str], directory: str) -> int:

@@ -120,7 +120,7 @@ class Executor(Protocol):
         """Train there by ``lfo *arguments``, saying what it says to `folder`/log.txt; its exit status."""
 
     def stop(self) -> None:
-        """Ctrl-C: start nothing more, and wait until what is trained has saved its checkpoint."""
+        """Interrupted: start nothing more, and wait until what is trained has saved its checkpoint."""
 
     def close(self) -> None:
         """Give back what was taken for the runs."""
@@ -137,7 +137,9 @@ class Processes:
         workers = workers or max(1, (os.cpu_count() or 1) // cores)
         self._pool = futures.ThreadPoolExecutor(workers, "runs")  # each thread waits for a process
         self._environment = os.environ | {"OMP_NUM_THREADS": str(cores)}
-        self._retries, self._stopped = retries, threading.Event()
+        self._retries, self._stopped = retries, False
+        self._running: set[subprocess.Popen] = set()
+        self._one = threading.Lock()  # between who starts a process and who stops all
 
     def submit(self, folder: Path, arguments: Sequence[str]) -> futures.Future[int]:
         return self._pool.submit(self._train, folder, [sys.executable, "-m", "lfo.cli", *arguments])
@@ -145,23 +147,32 @@ class Processes:
     def _train(self, folder: Path, command: Sequence[str]) -> int:
         for tries in itertools.count(1):
             with (folder / "log.txt").open("a") as log:
-                status = _run(command, log, self._environment)
-            asked = self._stopped.is_set() or -status in (signal.SIGINT, signal.SIGTERM)
+                status = self._run(command, log)
+            asked = self._stopped or -status in (signal.SIGINT, signal.SIGTERM)
             if status >= 0 or asked or tries > self._retries:
                 break
         return status
 
+    def _run(self, command: Sequence[str], log) -> int:
+        with self._one:
+            if self._stopped:
+                return -signal.SIGTERM
+            process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=self._environment)
+            self._running.add(process)
+        status = process.wait()
+        self._running.discard(process)
+        return status
+
     def stop(self) -> None:
-        """The signal reached the processes, too: each saves a checkpoint."""
-        self._stopped.set()
+        """Every run is told, in case the signal reached this process alone; each saves a checkpoint."""
+        with self._one:
+            self._stopped = True
+            for process in [*self._running]:
+                process.terminate()
         self._pool.shutdown(cancel_futures=True)
 
     def close(self) -> None:
         self._pool.shutdown()
-
-
-def _run(command: Sequence[str], log, environment: Mapping[str, str]) -> int:
-    return subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, env=environment, check=False).returncode
 
 
 def train_many(

@@ -9,7 +9,6 @@ docs/tracking.md says under which names.
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import io
 import itertools
 import json
@@ -24,7 +23,8 @@ import pandas as pd
 from accelerate import PartialState
 from accelerate.tracking import GeneralTracker, TensorBoardTracker, TrackioTracker, WandBTracker
 
-from lfo.config import ConfigError, RunConfig, as_dict, flat
+from lfo.config import RunConfig, as_dict, flat
+from lfo.lab.extras import require_tracker
 from lfo.lab.report import figures_of
 from lfo.runs import RunFolder
 
@@ -41,11 +41,7 @@ class Tracked(RunFolder):
     """
 
     def __init__(self, path: str | Path, config: RunConfig):
-        if importlib.util.find_spec(config.tracker) is None:
-            raise ConfigError(
-                f"tracker '{config.tracker}' is not installed: pip install -e '.[cpu,{config.tracker}]',"
-                " or leave tracker out."
-            )
+        require_tracker(config)
         super().__init__(path)
         self.tracker, self._of = config.tracker, config
         self._told: GeneralTracker | None = None

@@ -110,23 +110,18 @@ class Learner:
     # --- updates ------------------------------------------------------------------------------
 
     def update(
-        self,
-        samples: Sequence[Sample],
-        examples: Sequence[Encoded],
-        lr_factor: float,
-        seed: int,
-        own: Sequence[Sequence[float]] | None = None,
+        self, samples: Sequence[Sample], examples: Sequence[Encoded], lr_factor: float, seed: int
     ) -> dict[str, float]:
         """One optimizer step on ``policy_loss + lam * world_model_loss``; either part may be empty.
 
         The world model's loss is taken on `examples`, and on what samples have `heard`, in the policy's own pass.
-        `own`: the samples' `action_logprobs` from the start of the step; then the ratio is taken to these, and each
-        token is weighted for their difference from the sampler's, up to `policy.tis_cap`.
+        Where samples have their `own` log-probabilities, the ratio is taken to these, and each token is weighted for
+        their difference from the sampler's, up to `policy.tis_cap`.
         """
         metrics: dict[str, float] = {}
         if samples:
             self._seed_dropout(seed, POLICY)
-            metrics |= self._learn_actions(samples, own)
+            metrics |= self._learn_actions(samples)
         if examples and self.lam > 0:
             metrics |= self._learn_replies(examples, seed)
         return metrics | self._step(lr_factor)
@@ -135,14 +130,12 @@ class Learner:
         """One optimizer step on ``lam * world_model_loss`` alone."""
         return self._learn_replies(examples, seed) | self._step(lr_factor)
 
-    def _learn_actions(self, samples: Sequence[Sample], own: Sequence[Sequence[float]] | None) -> dict[str, float]:
+    def _learn_actions(self, samples: Sequence[Sample]) -> dict[str, float]:
         """Backward of all that moves the policy, before any of the world model's; returns metrics."""
-        near = [i for i, sample in enumerate(samples) if sample.how not in APART]
-        before = None if own is None else [own[i] for i in near]
-        acting = [samples[i] for i in near]
+        acting = [sample for sample in samples if sample.how not in APART]
         base = self.action_logprobs(acting, BASE) if self.config.policy.kl else None
         self.activate(POLICY)
-        loss, replies = self._policy_backward(acting, before, base) if acting else (_add([]), _add([]))
+        loss, replies = self._policy_backward(acting, base) if acting else (_add([]), _add([]))
         metrics = _world_metrics(replies) if replies.count else {}
         if loss.count:
             metrics |= {f"policy/{name}": value / loss.count for name, value in loss.metrics.items()}
@@ -157,13 +150,13 @@ class Learner:
         return metrics
 
     def _policy_backward(
-        self, samples: Sequence[Sample], own: Sequence[Sequence[float]] | None, base: Sequence[Sequence[float]] | None
+        self, samples: Sequence[Sample], base: Sequence[Sequence[float]] | None
     ) -> tuple[LossSum, LossSum]:
         """Backward of the objective's loss and what is added to it, divided by all action tokens, and of the world
         model's on the replies in the same forward pass (ECHO, arXiv 2605.24517, eq. 1), divided by all of theirs.
 
-        own, base: the samples' `action_logprobs`, see `update`, and the frozen base's. Returns the objective's loss by
-        itself, and the world model's.
+        base: the frozen base's `action_logprobs` of the samples. Returns the objective's loss by itself, and the world
+        model's.
         """
         c, judged = self.config.policy, self.objective.uses_values
         acting = [acted(sample) for sample in samples]
@@ -181,8 +174,8 @@ class Learner:
                 scores.values = others.pop()[:mine]
                 tokens.returns = at([s.returns or () for s in part], places).to(self.device)
                 tokens.old_values = at([s.values or () for s in part], places).to(self.device)
-            if own is not None:
-                tokens.old_logprobs = torch.tensor([x for i in index for x in own[i]], device=self.device)
+            if samples[0].own is not None:
+                tokens.old_logprobs = torch.tensor([x for s in part for x in s.own], device=self.device)
                 tokens.weights = tis_weights(tokens.old_logprobs, sampled, c.tis_cap)
             if any(sample.how != "ratio" for sample in samples):
                 how = [s.how for s, where in zip(part, places, strict=True) for _ in where]

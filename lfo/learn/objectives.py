@@ -19,7 +19,7 @@ from collections.abc import Sequence
 import torch
 
 from lfo.config import RunConfig
-from lfo.learn.batches import actions
+from lfo.learn.batches import actions, at
 from lfo.protocols import Objective
 from lfo.types import Role, Rollout, Sample
 
@@ -171,10 +171,7 @@ def explained_variance(samples: Sequence[Sample]) -> float:
     1 where values tell everything; 0 where they tell no more than a constant, or where all returns are the same.
     """
     places = [actions(s.roles) for s in samples]
-    values, returns = (
-        torch.tensor([row[t] for row, where in zip(rows, places, strict=True) for t in where])
-        for rows in ([s.values for s in samples], [s.returns for s in samples])
-    )
+    values, returns = at([s.values for s in samples], places), at([s.returns for s in samples], places)
     spread = returns.var(correction=0).item() if len(returns) else 0.0
     return 1 - (returns - values).var(correction=0).item() / spread if spread else 0.0
 

@@ -7,7 +7,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from lfo.types import Encoded, Example, Record, Rollout, Sample, from_json, to_json
+from lfo.types import Encoded, Example, Record, Rollout, Sample
 
 KEPT = 256  # successes that can be imitated, the latest
 
@@ -91,11 +91,3 @@ class Successes(Record):
     def draw(self, count: int, seed: int) -> list[Rollout]:
         """`count` of them without repetition (fewer where there are fewer), a pure function of the seed."""
         return random.Random(seed).sample(self.rollouts, min(count, len(self.rollouts)))
-
-    def to_json(self) -> str:
-        """For a checkpoint."""
-        return to_json(self)
-
-    @classmethod
-    def from_json(cls, text: str) -> Successes:
-        return from_json(cls, text, "what is imitated")

@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from lfo.config import WorldModelConfig
-from lfo.types import Example, Record, Rollout, from_json, to_json
+from lfo.types import Example, Record, Rollout
 
 FIRST = 0.25  # share of the task budget from which the world model alone learns; `world_first` only
 POLICY_EVERY = 4  # steps between the policy's turns; `hierarchical` only
@@ -39,28 +39,30 @@ def turns(w: WorldModelConfig | None, step: int, tasks: int, budget: int) -> Tur
     """
     if w is None:
         return Turns(True, False, 0)
-    if w.schedule == "alternating":
-        return Turns(step % 2 == 0, step % 2 == 1, 2 * w.updates)
-    if w.schedule == "world_first":
-        alone = tasks <= FIRST * budget
-        return Turns(not alone, True, w.updates, skips=alone)
-    if w.schedule == "hierarchical":
-        return Turns((step + 1) % POLICY_EVERY == 0, True, w.updates)
-    if w.schedule == "policy_leads":
-        return Turns(True, (step + 1) % MODEL_EVERY == 0, MODEL_EVERY * w.updates)
-    return Turns(True, True, w.updates)
+    alone = tasks <= FIRST * budget
+    schedules = {
+        "joint": Turns(True, True, w.updates),
+        "alternating": Turns(step % 2 == 0, step % 2 == 1, 2 * w.updates),
+        "world_first": Turns(not alone, True, w.updates, skips=alone),
+        "hierarchical": Turns((step + 1) % POLICY_EVERY == 0, True, w.updates),
+        "policy_leads": Turns(True, (step + 1) % MODEL_EVERY == 0, MODEL_EVERY * w.updates),
+    }
+    return schedules[w.schedule]
 
 
 @dataclasses.dataclass
 class Due(Record):
-    """What waits: the policy's updates, with their rollouts; the world model's examples, for how many updates."""
+    """What waits: the policy's updates, with their rollouts; the world model's examples, for how many updates.
+
+    The rollouts' own examples are left out: they were heard.
+    """
 
     rollouts: list[list[Rollout]] = dataclasses.field(default_factory=list)
     examples: list[Example] = dataclasses.field(default_factory=list)
     updates: int = 0
 
     def add(self, rollouts: Sequence[list[Rollout]], examples: Sequence[Example], updates: int) -> None:
-        self.rollouts += rollouts
+        self.rollouts += [[dataclasses.replace(row, examples=[]) for row in rows] for rows in rollouts]
         self.examples += examples
         self.updates += updates
 
@@ -72,12 +74,3 @@ class Due(Record):
         if world_model:
             examples, self.examples, updates, self.updates = self.examples, [], self.updates, 0
         return rollouts, examples, updates
-
-    def to_json(self) -> str:
-        """For a checkpoint. The rollouts' examples are left out: they were heard."""
-        silent = [[dataclasses.replace(row, examples=[]) for row in rows] for rows in self.rollouts]
-        return to_json(Due(silent, self.examples, self.updates))
-
-    @classmethod
-    def from_json(cls, text: str) -> Due:
-        return from_json(cls, text, "what is due")

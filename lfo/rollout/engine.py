@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
 
@@ -76,17 +75,3 @@ def require_folder(folder: str | Path) -> Path:
     if not (folder / "adapter_config.json").exists():
         raise FileNotFoundError(f"{folder} holds no peft adapter (adapter_config.json is missing).")
     return folder
-
-
-def version_name(adapter: str, folder: str | Path) -> str:
-    """A name for what the folder holds now: another path or other weights give another name.
-
-    vLLM keeps the KV cache of an adapter under its name and path, whatever the weights are by then
-    (its issues 30931 and 42125): with these names no cache outlives the weights it was made with, and
-    processes that share a server agree on the names.
-    """
-    folder = require_folder(folder).resolve()
-    digest = hashlib.sha256(str(folder).encode())
-    for path in sorted(folder.glob("adapter_*")):
-        digest.update(path.read_bytes())
-    return f"{adapter}-{digest.hexdigest()[:16]}"

@@ -17,11 +17,8 @@ CRITIQUE = (
     " was missing or wrong, and what to do first. Give no personal values."
 )
 QUESTION = "{state}\n<|action|>{action}<|/action|>\nWhat is answered?"
-_SAID, _TOLD, _SOURCE = (
-    "@@said@@",
-    "@@told@@",
-    "@@source@@",
-)  # stand for what an assistant and a tool say while the template is taken apart
+# Stand for what an assistant and a tool say, and who says a note, while the template is taken apart.
+_SAID, _TOLD, _SOURCE = "@@said@@", "@@told@@", "@@source@@"
 
 
 class ChatCodec(Codec):

@@ -184,14 +184,14 @@ def in_process(monkeypatch):
     """Runs are trained here, without processes of their own; folders and threads, in the order of their starts."""
     started, one = [], threading.Lock()
 
-    def run(command, log, environment):
+    def run(processes, command, log):
         args = build_parser().parse_args(command[3:])
         with one:
-            started.append((args.run, environment["OMP_NUM_THREADS"]))
+            started.append((args.run, processes._environment["OMP_NUM_THREADS"]))
             train(load_config(args.config), args.run, progress=False)
         return 0
 
-    monkeypatch.setattr("lfo.lab.sweep._run", run)
+    monkeypatch.setattr(Processes, "_run", run)
     return started
 
 
@@ -260,8 +260,11 @@ def test_a_request_that_was_refused_is_not_finished(base_config, tmp_path, in_pr
     assert not RunFolder(tmp_path).finished(other) and RunFolder(tmp_path).finished(config)
 
 
-def test_ctrl_c_saves_what_is_trained_and_starts_nothing_more(base_config, tmp_path):
-    """The signal reaches `lfo sweep` and its runs, as from a keyboard."""
+@pytest.mark.parametrize(
+    ("send", "number"), [(os.killpg, signal.SIGINT), (os.killpg, signal.SIGTERM), (os.kill, signal.SIGTERM)]
+)
+def test_an_interruption_saves_what_is_trained_and_starts_nothing_more(base_config, tmp_path, send, number):
+    """Ctrl-C reaches `lfo sweep` and its runs; SIGTERM all of them, as from a batch system, or `lfo sweep` alone."""
     config = dataclasses.replace(base_config[0], task_budget=40, eval_every=40, checkpoint_every=100)
     path, out = tmp_path / "long.yaml", tmp_path / "out"
     path.write_text(json.dumps(as_dict(config)))
@@ -272,7 +275,7 @@ def test_ctrl_c_saves_what_is_trained_and_starts_nothing_more(base_config, tmp_p
     while RunFolder(first).newest("step") == {}:
         assert sweep.poll() is None
         time.sleep(0.05)
-    os.killpg(sweep.pid, signal.SIGINT)
+    send(sweep.pid, number)
     assert sweep.wait() == 130
     assert "interrupted: saved" in (first / "log.txt").read_text() and len(RunFolder(first).checkpoints) == 1
     assert 0 < RunFolder(first).tasks_done() < 40 and not (second / "log.txt").exists()
@@ -293,7 +296,7 @@ def test_a_run_whose_process_was_killed_is_started_again(tmp_path):
 
 @pytest.mark.parametrize(("status", "told"), [(1, "it said nothing (exit status 1)"), (-9, "was killed (SIGKILL)")])
 def test_a_run_that_could_not_say_why_it_failed_has_failed(base_config, tmp_path, monkeypatch, status, told):
-    monkeypatch.setattr("lfo.lab.sweep._run", lambda *_: status)
+    monkeypatch.setattr(Processes, "_run", lambda *_: status)
     with pytest.raises(SweepError, match=re.escape(told)):
         train_many({tmp_path: base_config[0]}, progress=False)
 
@@ -313,16 +316,22 @@ def test_the_slurm_array_trains_its_share(base_config, tmp_path):
     (tmp_path / "grid.yaml").write_text(f"config: {base_config[1]}\nseeds: [0, 1]\n")
     (tmp_path / "lfo").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m lfo.cli "$@"\n')
     (tmp_path / "lfo").chmod(0o755)
-    slurm = {"SLURM_ARRAY_TASK_ID": "6", "SLURM_ARRAY_TASK_MIN": "5", "SLURM_ARRAY_TASK_COUNT": "2"}
+    slurm = {"ID": "6", "MIN": "5", "MAX": "6", "COUNT": "2"}
+    slurm = {f"SLURM_ARRAY_TASK_{name}": value for name, value in slurm.items()}
     environment = os.environ | slurm | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
     command = ["scripts/slurm_sweep.sh", str(tmp_path / "grid.yaml"), str(tmp_path / "out")]
     told = subprocess.run(command, cwd=ROOT, env=environment, check=True, capture_output=True, text=True)
     assert told.stdout == "trained 1 runs; without --part, once all are done, the table is written\n"
     (folder,) = (tmp_path / "out").iterdir()
     assert folder.name == "tiny,run,seed=1" and RunFolder(folder).adapters()
+    sparse = environment | {"SLURM_ARRAY_TASK_ID": "7", "SLURM_ARRAY_TASK_MAX": "7"}  # --array=5,7
     del environment["SLURM_ARRAY_TASK_ID"]
-    alone = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
-    assert alone.returncode and "start this with sbatch --array" in alone.stderr
+    for wrong, told in (
+        (sparse, "an array with gaps leaves runs out"),
+        (environment, "start this with sbatch --array"),
+    ):
+        refused = subprocess.run(command, cwd=ROOT, env=wrong, capture_output=True, text=True)
+        assert refused.returncode == 1 and told in refused.stderr
 
 
 def test_gpus_want_ray(base_config, tmp_path, capsys):

@@ -117,3 +117,9 @@ def plain_world(learner: Learner, examples: Sequence[Encoded]) -> tuple[PeftMode
     model = plain(learner, learner.layout.listener)
     places = [range(len(e.prompt), len(e.prompt) + len(e.reply)) for e in examples]
     return model, plain_logprobs(model, [e.prompt + e.reply for e in examples], places)
+
+
+def judged(learner: Learner, samples: Sequence[Sample]) -> list[Sample]:
+    """The samples with their own log-probabilities, as they are at the start of a step."""
+    own = learner.action_logprobs(samples)
+    return [dataclasses.replace(sample, own=found) for sample, found in zip(samples, own, strict=True)]

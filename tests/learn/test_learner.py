@@ -15,6 +15,7 @@ from learning import (
     close,
     gradients_of,
     ids,
+    judged,
     plain,
     plain_logprobs,
     plain_policy,
@@ -264,8 +265,7 @@ def test_distilled_samples_need_no_logprobs_from_before_the_step(make_learner, s
     settings = {"world_model.coupling": "imagine", "world_model.context_distillation": 0.5, "policy.tis_cap": 2.0}
     learner = make_learner(**settings)
     other = dataclasses.replace(samples[0], how="distilled")
-    own = learner.action_logprobs(samples)
-    found = learner.update([other, *samples], [], 1.0, 0, [[], *own])
+    found = learner.update([other, *judged(learner, samples)], [], 1.0, 0)
     assert found["distillation/neg_logprob"] > 0 and found["policy/tis_weight"] > 0
 
 
@@ -471,9 +471,8 @@ def test_additions_are_those_of_one_batch_in_any_micro_batches(make_learner, sam
     seen = []
     for budget in (10_000, 1):
         learner = make_learner(**settings, **{"distributed.micro_batch_tokens": budget})
-        own = [*learner.action_logprobs(samples), [], []]
-        update = lambda x=learner, own=own: x.update([*samples, *others], examples, 1.0, 0, own)  # noqa: E731
-        seen.append(gradients_of(learner, update))
+        mine = [*judged(learner, samples), *others]
+        seen.append(gradients_of(learner, lambda x=learner, mine=mine: x.update(mine, examples, 1.0, 0)))
     (one, metrics_one), (many, metrics_many) = seen
     assert all(close(many[name], one[name]) for name in (POLICY, WORLD_MODEL))
     assert metrics_one == pytest.approx(metrics_many, rel=1e-4, abs=1e-6)
@@ -574,9 +573,8 @@ def test_importance_sampling_weighs_every_token(make_learner, samples, cap, weig
     learner, other = make_learner(**settings), make_learner(**settings)
     samples = as_sampled_by(learner, samples)
     doubted = [dataclasses.replace(s, old_logprobs=[p - math.log(2) for p in s.old_logprobs]) for s in samples]
-    own = learner.action_logprobs(samples)
     alone, _ = gradients_of(other, lambda: other.update(samples, [], 1.0, 0))
-    seen, metrics = gradients_of(learner, lambda: learner.update(doubted, [], 1.0, 0, own))
+    seen, metrics = gradients_of(learner, lambda: learner.update(judged(learner, doubted), [], 1.0, 0))
     assert close(seen[POLICY], [weight * g for g in alone[POLICY]], rtol=1e-3)
     assert metrics["policy/tis_weight"] == pytest.approx(weight, rel=1e-4)
     assert metrics["policy/logprob_gap"] == pytest.approx(math.log(2), rel=1e-4)

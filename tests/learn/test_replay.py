@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from lfo.learn.replay import KEPT, ReplayBuffer, Successes, imitated, shuffled
-from lfo.types import Call, Encoded, Example, Role, Turn
+from lfo.types import Call, Encoded, Example, Role, Turn, from_json, to_json
 
 
 def example(task: str, i: int) -> Example:
@@ -140,5 +140,5 @@ def test_successes_survive_a_checkpoint(won):
     """To the same bytes, and so to the same draws."""
     successes = Successes()
     successes.add([won(i) for i in range(9)])
-    again = Successes.from_json(successes.to_json())
-    assert again == successes and again.to_json() == successes.to_json() and again.draw(4, 1) == successes.draw(4, 1)
+    again = from_json(Successes, to_json(successes), "here")
+    assert again == successes and to_json(again) == to_json(successes) and again.draw(4, 1) == successes.draw(4, 1)

@@ -24,9 +24,10 @@ from pathlib import Path
 import pytest
 
 from lfo.config import ConfigError
-from lfo.rollout.engine import Completion, Prompt, UnknownAdapter, complete, version_name
+from lfo.rollout.engine import Completion, Prompt, UnknownAdapter, complete
 from lfo.rollout.vllm import server as server_module
 from lfo.rollout.vllm.server import NoServerLeft, ServerRefused, VllmServerEngine, serve_command
+from lfo.rollout.vllm.tickets import version_name
 
 NO_STOP = 1_000_000  # a token that is never sampled
 

@@ -102,23 +102,13 @@ class PhoneKnowledge:
         name = next((d["name"] for d in _last_listed(turns) if d["phone"] == number), number)
         return (*turns, Turn(call, json.dumps({"status": "success", "message": f"{name}. Done."}), "success"))
 
-    def lesson(self, turn: Turn) -> str:
-        """Which fields were handed over in a call, or asked for in a form that was declined, and what was answered.
-
-        What the embedded base was pretrained to read (data/base/recipe.py).
-        """
-        if turn.tool == PHONE:
-            return f"{json.dumps(list(turn.action.arguments['auth_info']))} {turn.observation}"
-        declined = turn.tool == FORM and turn.status == "declined"
-        return f"{json.dumps(turn.action.arguments['fields'])} {turn.observation}" if declined else ""
-
     def feedback(self, turns: Sequence[Turn]) -> list[Feedback]:
         """One record per call, per form that was declined and per call that could not be read.
 
         kind: missing_auth, wrong_value, wrong_order, wrong_department, declined_form, malformed_call, or served, which
         alone is no failure. Reads what the agent said and was told, and nothing of the episode besides. In plain words:
-        after `lesson`, whose JSON looks like the answer to a call, the untrained base fills in the form and hangs up
-        (docs/feedback.md has figures).
+        after the base's own wording (`lesson` in data/base/recipe.py), whose JSON looks like the answer to a call, the
+        untrained base fills in the form and hangs up (docs/feedback.md has figures).
         """
         found = []
         for turn in turns:

@@ -11,14 +11,13 @@ import random
 import re
 from collections.abc import Callable, Hashable, Sequence
 
-from lfo.config import ConfigError
-from lfo.envs.base import written
+from lfo.envs.base import PlainKnowledge, written
 from lfo.envs.shell.episode import BASH, SAID, observed
 from lfo.envs.shell.machines import DONE, LOCKED, TOOLS, WHERE, HiddenHouse, refusal
 from lfo.envs.shell.records import ShellTask
 from lfo.envs.shell.sandbox import Ran
-from lfo.protocols import Blank, Question, Responder, Teller
-from lfo.types import Action, Call, Example, Feedback, Malformed, Task, Turn
+from lfo.protocols import Blank, Question
+from lfo.types import Call, Example, Feedback, Malformed, Turn
 
 _TOOL = re.compile(rf"\b({'|'.join(TOOLS)})\b")
 _FLAG = re.compile(r"(--\w+) (\S+?)(?=[,.]?(?:\s|$))")
@@ -27,7 +26,7 @@ _REMEMBERED = 120  # characters of an earlier output in a state
 _SOME_TOOL = max(TOOLS, key=len)
 
 
-class ShellKnowledge:
+class ShellKnowledge(PlainKnowledge):
     """See `lfo.protocols.Knowledge`. tasks: of all splits."""
 
     learned = {"bash": (BASH,)}
@@ -99,10 +98,6 @@ class ShellKnowledge:
                 found.append(Feedback("failed", command, text, 0.0))
         return found
 
-    def impersonal(self, turns: Sequence[Turn]) -> list[Turn]:
-        """All of them: nothing in a shell is anybody's own."""
-        return list(turns)
-
     def hindsight(self, turns: Sequence[Turn]) -> tuple[int, Call] | None:
         """The first run of a house tool: as it was where it was served, else with the flags that the refusal named."""
         for i, turn in enumerate(turns):
@@ -119,15 +114,6 @@ class ShellKnowledge:
 
     def meaning(self, reply: str) -> Hashable:
         return meaning(reply)
-
-    def classifier(self, kind: str) -> Teller:
-        raise ConfigError(f"nobody learns the shell as '{kind}': set world_model.recall to table, nearest or vote.")
-
-    def responder(self, task: Task, agreement: float) -> Responder:
-        raise ConfigError("nobody dreams of a shell: set world_model.coupling to 'imagine'.")
-
-    def is_dreamt(self, action: Action) -> bool:
-        return False
 
     # --- what it is taught, and what it knows -------------------------------------------------
 

@@ -10,11 +10,11 @@ import random
 import re
 from collections.abc import Callable, Hashable, Sequence
 
-from lfo.config import ConfigError
+from lfo.envs.base import PlainKnowledge
 from lfo.envs.twc.episode import DOWN, PUT, SAME, SCORE, UP
 from lfo.envs.twc.tasks import TwcTask
-from lfo.protocols import Blank, Question, Responder, Teller
-from lfo.types import Action, Call, Example, Feedback, Malformed, Task, Turn
+from lfo.protocols import Blank, Question
+from lfo.types import Call, Example, Feedback, Malformed, Turn
 
 BELONGS = "The {thing} belongs in the {place}."
 IN = "You are in the "  # how a request begins, before its room
@@ -24,7 +24,7 @@ _PUT = re.compile(r"You put the (.+?) in the (.+?)\.")
 _BELONGS = re.compile(r"The (.+?) belongs in the (.+?)\.")
 
 
-class TwcKnowledge:
+class TwcKnowledge(PlainKnowledge):
     """See `lfo.protocols.Knowledge`. tasks: of all splits."""
 
     learned = {PUT: (PUT,)}
@@ -90,25 +90,12 @@ class TwcKnowledge:
                 found.append(Feedback(kind, turn.action.arguments["place"], turn.observation, float(right)))
         return found
 
-    def impersonal(self, turns: Sequence[Turn]) -> list[Turn]:
-        """All of them: nothing here is anybody's own."""
-        return list(turns)
-
     def hindsight(self, turns: Sequence[Turn]) -> tuple[int, Call] | None:
         """The put that made the score go up, as it was."""
         return next(((i, t.action) for i, t in enumerate(turns) if t.tool == PUT and t.status == UP), None)
 
     def meaning(self, reply: str) -> Hashable:
         return meaning(reply)
-
-    def classifier(self, kind: str) -> Teller:
-        raise ConfigError(f"nobody learns this game as '{kind}': set world_model.recall to table, nearest or vote.")
-
-    def responder(self, task: Task, agreement: float) -> Responder:
-        raise ConfigError("nobody dreams of this game: set world_model.coupling to 'imagine'.")
-
-    def is_dreamt(self, action: Action) -> bool:
-        return False
 
     # --- what it is taught, and what it knows -------------------------------------------------
 

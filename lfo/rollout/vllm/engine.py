@@ -19,8 +19,8 @@ import torch
 
 from lfo import distributed
 from lfo.config import ConfigError, RunConfig
-from lfo.rollout.engine import Completion, Prompt, version_name
-from lfo.rollout.vllm.tickets import Answers, TicketEngine
+from lfo.rollout.engine import Completion, Prompt
+from lfo.rollout.vllm.tickets import Answers, TicketEngine, version_name
 from lfo.text.base import require_base
 
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # the LoRA ranks that vLLM reserves memory for

@@ -27,9 +27,9 @@ from pathlib import Path
 import httpx
 
 from lfo.config import RunConfig
-from lfo.rollout.engine import Completion, Prompt, version_name
+from lfo.rollout.engine import Completion, Prompt
 from lfo.rollout.vllm.engine import RESIDENT, engine_environment, engine_options
-from lfo.rollout.vllm.tickets import Answers, TicketEngine
+from lfo.rollout.vllm.tickets import Answers, TicketEngine, version_name
 
 CONNECT_SECONDS = 5.0  # to accept a connection or answer a health check
 CONCURRENT = 256  # requests in flight, over all servers

@@ -10,10 +10,12 @@ Knows nothing about vLLM: how a request is begun and how its answer arrives is u
 from __future__ import annotations
 
 import abc
+import hashlib
 import itertools
 from collections.abc import Iterable
+from pathlib import Path
 
-from lfo.rollout.engine import Completion, Prompt, require_adapter
+from lfo.rollout.engine import Completion, Prompt, require_adapter, require_folder
 from lfo.types import BASE
 
 Answers = list[tuple[int, Completion]]
@@ -106,3 +108,17 @@ class TicketEngine(abc.ABC):
 
 def _is_bare(prompt: Prompt) -> bool:
     return prompt.adapter == BASE
+
+
+def version_name(adapter: str, folder: str | Path) -> str:
+    """A name for what the folder holds now: another path or other weights give another name.
+
+    vLLM keeps the KV cache of an adapter under its name and path, whatever the weights are by then
+    (its issues 30931 and 42125): with these names no cache outlives the weights it was made with, and
+    processes that share a server agree on the names.
+    """
+    folder = require_folder(folder).resolve()
+    digest = hashlib.sha256(str(folder).encode())
+    for path in sorted(folder.glob("adapter_*")):
+        digest.update(path.read_bytes())
+    return f"{adapter}-{digest.hexdigest()[:16]}"

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import verl_loop
 from serving import serving
+from toy import Keeping
 from transformers import AutoTokenizer
 
 import lfo
@@ -81,20 +82,17 @@ def through_trl(world, task, rules, seed, texts) -> tuple[list[str], float]:
     return said, env.get_reward()
 
 
-class Kept(PhoneEnvironment):
-    """Remembers its last episode."""
-
-    def episode(self, task, seed, responder=None):
-        self.made = super().episode(task, seed)
-        return self.made
+class KeptPhone(Keeping, PhoneEnvironment):
+    """Remembers its episodes."""
 
 
 def through_verl(world, task, rules, seed, texts) -> tuple[list[str], float]:
     """The page's loop, with verl's own base class where there is one, and a chat model that says what it is to say."""
     names = program()
-    names["ENV"] = kept = Kept(world, rules)
+    names["ENV"] = kept = KeptPhone(world, rules)
     _, out = verl_loop.play(names, CHAT["tokenizer"], task, seed, texts)
-    return [kept.made.request, *(turn.observation for turn in kept.made.turns[: len(texts)])], out.reward_score
+    (episode,) = kept.made
+    return [episode.request, *(turn.observation for turn in episode.turns[: len(texts)])], out.reward_score
 
 
 program = functools.cache(verl_loop.page)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from serving import serving
-from toy import Counting
+from toy import Counting, Kept
 
 from lfo.envs.phone import PhoneCallEnv, PhoneEnvironment
 from lfo.envs.shell import ShellEnvironment, draw_world
@@ -31,17 +31,6 @@ from lfo.envs.adapters import openenv
 
 pytestmark = pytest.mark.filterwarnings("default")  # OpenEnv's own warnings are not this project's
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "integrations.md"
-
-
-class Kept(Counting):
-    """Remembers its episodes."""
-
-    def __init__(self):
-        self.made = []
-
-    def episode(self, task, seed, responder=None):
-        self.made.append(super().episode(task, seed))
-        return self.made[-1]
 
 
 @pytest.fixture

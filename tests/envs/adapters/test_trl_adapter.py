@@ -12,7 +12,7 @@ import random
 import pytest
 import torch
 from test_docs import shown
-from toy import Counting
+from toy import Counting, Kept
 from transformers import AutoModelForCausalLM
 from transformers.utils import get_json_schema
 
@@ -109,17 +109,6 @@ def test_rows_are_what_a_data_set_is_made_of(env):
 def test_a_row_of_somebody_else_is_refused(row):
     with pytest.raises(ValueError, match=r"lfo\.envs\.adapters\.trl\.rows makes them"):
         environment_factory(Counting())().reset(**row)
-
-
-class Kept(Counting):
-    """Remembers its episodes."""
-
-    def __init__(self):
-        self.made = []
-
-    def episode(self, task, seed, responder=None):
-        self.made.append(super().episode(task, seed))
-        return self.made[-1]
 
 
 def test_after_the_end_a_call_does_nothing():

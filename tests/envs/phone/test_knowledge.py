@@ -248,41 +248,6 @@ def test_words_by_hand(known, looked_up):
     assert known.words(Question(JOINT, (bank,), phone_call("800-555-9999"))) == JOINT
 
 
-# --- what is learned from an attempt ---------------------------------------------------------
-
-
-def test_lessons_by_hand(known, looked_up):
-    given = phone_call("800-555-0003", {"account_number": "123456", "email": "ana77@example.com"})
-    assert known.lesson(Turn(given, NO, "auth_failed")) == f'["account_number", "email"] {NO}'
-    assert known.lesson(Turn(phone_call("1"), YES, "success")) == f"[] {YES}"
-    declined = Turn(form(["email", "name"]), '{"declined": "no"}', "declined")
-    assert known.lesson(declined) == '["email", "name"] {"declined": "no"}'
-    filled = Turn(form(["email"]), '{"email": "ana77@example.com", "unavailable": []}', "ok")
-    nothing = [
-        filled,
-        looked_up("Harbor Bank"),
-        Turn(Hangup(), "", "stopped"),
-        Turn(Malformed("x", "no"), "no", "error"),
-    ]
-    assert [known.lesson(turn) for turn in nothing] == [""] * 4
-    assert known.lesson(Turn(form(["email"]), '{"refused": "no"}', "refused")) == ""
-
-
-def test_no_lesson_carries_a_personal_value(world):
-    """Whatever the user gave: which fields were handed over stands in a lesson, their values do not."""
-    known, lessons, values = PhoneKnowledge(world), 0, 0
-    for i, task in enumerate(world.tasks[::10]):
-        episode = PhoneEpisode(world, task, Rules(slack=9), i)
-        run_scripted(episode, (Oracle, RandomForm)[i % 2](episode, world, random.Random(i)))
-        for turn in episode.turns:
-            lesson = known.lesson(turn)
-            assert not [v for v in (*episode.collected.values(), *episode._user.truth.values()) if v in lesson]
-            assert bool(lesson) == (turn.tool == PHONE or turn.status == "declined")
-            lessons += bool(lesson)
-            values += bool(lesson) and len(episode.collected)
-    assert lessons > 80 and values > 200
-
-
 # --- a company that nobody knows -------------------------------------------------------------
 
 _NUMBER = re.compile(r"\d{3}-\d{3}-\d{4}")
@@ -775,7 +740,6 @@ def test_only_the_truth_and_who_asks_for_it_read_what_is_hidden(tiny, looked_up)
             assert one.supposed(turns_so_far, question.call, NO) == two.supposed(turns_so_far, question.call, NO)
             assert one.state(question) == two.state(question)
         assert one.intention(turns_so_far) == two.intention(turns_so_far)
-        assert [one.lesson(turn) for turn in turns_so_far] == [two.lesson(turn) for turn in turns_so_far]
         example = as_example("bill", request, turns_so_far)
         assert one.anonymise(example, random.Random(1)) == two.anonymise(example, random.Random(1))
 

@@ -1,0 +1,48 @@
+"""data/base/recipe.py: what the base reads of an earlier attempt."""
+
+from __future__ import annotations
+
+import random
+import runpy
+from pathlib import Path
+
+from scripted import NO, YES
+
+from lfo.envs.phone.callers import Oracle, RandomForm, run_scripted
+from lfo.envs.phone.episode import PhoneEpisode, Rules
+from lfo.envs.phone.tools import PHONE, form, phone_call, search
+from lfo.types import Hangup, Malformed, Turn
+
+lesson = runpy.run_path(str(Path(__file__).resolve().parents[3] / "data" / "base" / "recipe.py"))["lesson"]
+
+
+def test_lessons_by_hand():
+    given = phone_call("800-555-0003", {"account_number": "123456", "email": "ana77@example.com"})
+    assert lesson(Turn(given, NO, "auth_failed")) == f'["account_number", "email"] {NO}'
+    assert lesson(Turn(phone_call("1"), YES, "success")) == f"[] {YES}"
+    declined = Turn(form(["email", "name"]), '{"declined": "no"}', "declined")
+    assert lesson(declined) == '["email", "name"] {"declined": "no"}'
+    filled = Turn(form(["email"]), '{"email": "ana77@example.com", "unavailable": []}', "ok")
+    nothing = [
+        filled,
+        Turn(search("Harbor Bank"), "{}", "ok"),
+        Turn(Hangup(), "", "stopped"),
+        Turn(Malformed("x", "no"), "no", "error"),
+    ]
+    assert [lesson(turn) for turn in nothing] == [""] * 4
+    assert lesson(Turn(form(["email"]), '{"refused": "no"}', "refused")) == ""
+
+
+def test_no_lesson_carries_a_personal_value(world):
+    """Whatever the user gave: which fields were handed over stands in a lesson, their values do not."""
+    lessons, values = 0, 0
+    for i, task in enumerate(world.tasks[::10]):
+        episode = PhoneEpisode(world, task, Rules(slack=9), i)
+        run_scripted(episode, (Oracle, RandomForm)[i % 2](episode, world, random.Random(i)))
+        for turn in episode.turns:
+            said = lesson(turn)
+            assert not [v for v in (*episode.collected.values(), *episode._user.truth.values()) if v in said]
+            assert bool(said) == (turn.tool == PHONE or turn.status == "declined")
+            lessons += bool(said)
+            values += bool(said) and len(episode.collected)
+    assert lessons > 80 and values > 200
