@@ -1141,8 +1141,8 @@ def test_more_passes_over_the_groups_are_the_policys_alone(dealt):
     """Two epochs of two updates: every group twice, every call once, a seed for each; tokens are counted."""
     run = dealt([MIXED] * 3, **{"policy.groups_per_update": 2, "policy.epochs": 2, "world_model.updates": 0})
     seen, update = [], run.learner.update
-    run.learner.update = lambda samples, examples, factor, seed, own: (
-        seen.append((len(samples), len(examples), seed)) or update(samples, examples, factor, seed, own)
+    run.learner.update = lambda samples, examples, factor, seed: (
+        seen.append((len(samples), len(examples), seed)) or update(samples, examples, factor, seed)
     )
     run.publish()
     metrics = run.advance()
