@@ -68,6 +68,7 @@ def measure(folder: str | Path, episodes: int = 2, tasks_per_level: int | None =
     player, played = load_player(folder, envs[False]), []
     for split, held_out in CONDITIONS:
         codec, coupling = make_coupling(player.config, envs[held_out])
+        coupling.hear(run.examples())  # a memory's own knowledge
         played += play_tasks(player.engine, codec, coupling, tasks[split], player.config.rollout, episodes)
     company = {task.task_id: task.company_id for task in world.tasks}
     called = {company[example.task_id] for example in run.examples()}

@@ -103,6 +103,19 @@ def test_a_company_that_was_heard_in_training_is_told_apart(run, world, monkeypa
     assert rows["called"].any() and not rows[rows["split"] == "test"]["called"].any()
 
 
+def test_a_memory_remembers_what_its_run_heard(run, monkeypatch):
+    heard, told = [example_of("train-000")], []
+    monkeypatch.setattr(RunFolder, "examples", lambda self: heard)
+    monkeypatch.setattr(Imagine, "hear", lambda self, examples: told.append((self, list(examples))))
+
+    def played(engine, codec, coupling, tasks, rollout, episodes):
+        assert (coupling, heard) in told, "its coupling was told nothing"
+        return [nothing(t) for t in tasks for _ in range(episodes)]
+
+    monkeypatch.setattr(transfer, "play_tasks", played)
+    assert len(measure(run, episodes=4, tasks_per_level=1)) == len(CONDITIONS) * len(LEVELS) * 4
+
+
 def test_what_was_measured_is_not_played_again_and_anything_else_is(run):
     rows = measure(run, episodes=2, tasks_per_level=1)
     rows.assign(success=7).to_csv(run / TRANSFER, index=False)
