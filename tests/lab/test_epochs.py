@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import shutil
@@ -159,18 +160,24 @@ class Killed(BaseException):
     """In the place of a signal that nothing can catch."""
 
 
-def test_killed_between_checkpoint_and_folder_the_folder_is_written_later(whole, config, tmp_path, monkeypatch):
-    there, copied = tmp_path / "there", []
+@contextlib.contextmanager
+def killed_at_the_second_copy(monkeypatch):
+    calls, copytree = [], shutil.copytree
 
     def killed(*args, **options):
-        copied.append(args)
-        if len(copied) == 2:
+        calls.append(args)
+        if len(calls) == 2:
             raise Killed
         return copytree(*args, **options)
 
-    copytree = shutil.copytree
     with monkeypatch.context() as patch, pytest.raises(Killed):
         patch.setattr(shutil, "copytree", killed)
+        yield
+
+
+def test_killed_between_checkpoint_and_folder_the_folder_is_written_later(whole, config, tmp_path, monkeypatch):
+    there = tmp_path / "there"
+    with killed_at_the_second_copy(monkeypatch):
         train_epochs(config, there, env=Evenness(), progress=False)
     assert not (there / "epoch_2").exists() and RunFolder(there).checkpoints[-1].name == "step-000002.pt"
     train_epochs(config, there, env=Evenness(), progress=False)
@@ -202,17 +209,8 @@ def test_killed_while_it_goes_back_nothing_is_begun_anew(whole, config, tmp_path
 
 
 def test_killed_while_it_is_copied_it_may_be_copied_again(whole, config, tmp_path, monkeypatch):
-    there, copied = tmp_path / "there", []
-
-    def killed(*args, **options):
-        copied.append(args)
-        if len(copied) == 2:
-            raise Killed
-        return copytree(*args, **options)
-
-    copytree = shutil.copytree
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(shutil, "copytree", killed)
+    there = tmp_path / "there"
+    with killed_at_the_second_copy(monkeypatch):
         go_back(config, whole / "epoch_2", there)
     train_epochs(config, there, whole / "epoch_2", env=Evenness(), progress=False)
     assert metrics_of(there) == metrics_of(whole)
