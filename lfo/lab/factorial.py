@@ -169,12 +169,17 @@ def _said(cell: Mapping, share: bool) -> str:
     return f"{median}{'%' if share else ''} [{low}, {high}]"
 
 
-def level_table(runs: Runs) -> pd.DataFrame:
-    """Success at the last evaluation by arm, companies and level."""
+def level_table(
+    runs: Runs, splits: Mapping[str, str] = SPLIT_NAMES, levels: Iterable[int] = LEVELS, by: str = "company_id"
+) -> pd.DataFrame:
+    """Success at the last evaluation by arm, companies and level: medians over the runs with 95% intervals.
+
+    splits: with what their companies are called. by: as for `read_curves`.
+    """
     rows = []
-    for split, companies in SPLIT_NAMES.items():
-        for level in LEVELS:
-            study = Study(read_curves(runs, split, (level,)))
+    for split, companies in splits.items():
+        for level in levels:
+            study = Study(read_curves(runs, split, (level,), by=by))
             for arm in study.arms:
                 found = study.find(final, middle(arm), [arm])
                 rows.append({"arm": arm, "companies": companies, "level": level} | _numbers(found, "success"))

@@ -11,6 +11,7 @@ import pandas as pd
 import seaborn as sns
 
 from lfo.envs.shell.sandbox import SandboxError, require_bubblewrap
+from lfo.lab import factorial
 from lfo.lab.attempts import measure_attempts
 from lfo.lab.factorial import FROZEN, draw_curves
 from lfo.lab.hierarchy import Finding, Measure, Study, curves_of, final, middle, number, read_curves, tasks_of
@@ -82,15 +83,8 @@ def objectives_figure(shell: Runs, phone: Runs, against: str = "episodes") -> pl
 
 def level_table(runs: Runs) -> pd.DataFrame:
     """Success at the last evaluation by arm, split and level, medians over the runs with 95% intervals."""
-    rows = []
-    for split, title in HELD_OUT.items():
-        for level in LEVELS:
-            study = Study(read_curves(runs, split, (level,), by=UNIT))
-            for arm in study.arms:
-                found = _found(study, final, arm)
-                place = {"arm": arm, "tasks": title, "level": level}
-                rows.append(place | {"success": found.value, "low": found.low, "high": found.high, "runs": found.runs})
-    return pd.DataFrame(rows, columns="arm tasks level success low high runs".split())
+    found = factorial.level_table(runs, HELD_OUT, LEVELS, UNIT).rename(columns={"companies": "tasks"})
+    return found.reindex(columns="arm tasks level success low high runs".split())
 
 
 def skill_table(runs: Runs) -> pd.DataFrame:
