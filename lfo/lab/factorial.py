@@ -195,18 +195,23 @@ def factorial_figure(table: pd.DataFrame) -> plt.Figure:
     fig, axes = plt.subplots(1, 2, figsize=(13, 4), sharey=True, layout="constrained")
     names = [name for name in ORDER if name in set(data["notes"])]
     for ax, (split, title) in zip(axes, SPLIT_NAMES.items(), strict=True):
-        for i, policy in enumerate((FROZEN, TRAINED)):
-            part = data[(data["split"] == split) & (data["policy"] == policy)].drop_duplicates("notes")
-            part = part.set_index("notes").reindex(names)
-            x = np.arange(len(names)) + (i - 0.5) * 0.4
-            error = np.vstack([part["median"] - part["low"], part["high"] - part["median"]]).clip(min=0)
-            ax.bar(x, part["median"], 0.38, yerr=error, error_kw={"lw": 1, "capsize": 2}, label=f"policy {policy}")
+        draw_bars(ax, data[data["split"] == split].rename(columns={"median": "success"}), names)
         ax.set_xticks(range(len(names)), names, rotation=30, ha="right")
-        ax.grid(axis="x", visible=False)
         ax.set(title=title, xlabel="who says what would be answered", ylim=(0, 1.02))
     axes[0].set_ylabel("success, greedy, 95%")
     axes[0].legend(fontsize="small", loc="upper left")
     return fig
+
+
+def draw_bars(ax: plt.Axes, found: pd.DataFrame, names: Sequence[str]) -> None:
+    """Success (with low and high) by notes, policy frozen and trained side by side; of several arms alike the first."""
+    for i, policy in enumerate((FROZEN, TRAINED)):
+        part = found[found["policy"] == policy].drop_duplicates("notes").set_index("notes").reindex(names)
+        error = np.vstack([part["success"] - part["low"], part["high"] - part["success"]]).clip(min=0)
+        x = np.arange(len(names)) + (i - 0.5) * 0.4
+        ax.bar(x, part["success"], 0.38, yerr=error, error_kw={"lw": 1, "capsize": 2}, label=f"policy {policy}")
+    ax.set_xticks(range(len(names)), names)
+    ax.grid(axis="x", visible=False)
 
 
 def phase_figure(table: pd.DataFrame, policy: str = FROZEN) -> plt.Figure:

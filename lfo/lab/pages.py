@@ -44,6 +44,9 @@ TABLES = {
     "04_factorial": "Success, greedy, all levels; sampled tasks, dropped ones included; median and 95% interval of a "
     "hierarchical bootstrap over worlds, runs, companies and tasks.\n"
     "[Notebook 04](../notebooks/04_transfer_eval.ipynb) says what each arm is.",
+    "04_told": "What bounds it: the same policies told nothing, what their world model says (`imagined`), what is\n"
+    "usual in the trade (`typical`; `typical and house` with the field that companies of it like to add), of a new\n"
+    "company all that can be known, and the truth:",
     "04_attempts": "Success within k attempts, and calls per success:",
     "03_final_success": "What `make results` trains in world 0, where everything was developed, by level, pooled over "
     "its seeds, with Wilson 95% intervals ([curves](../results/03_learning_curves.png)):",

@@ -51,6 +51,12 @@ def _identity(arm: str, run: RunFolder) -> dict:
     return {"arm": arm, "world": config.env.world_seed, "seed": config.seed}
 
 
+def worlds_first(runs: Runs) -> list[Path]:
+    """All folders, those of one world before those of the next: to draw a world takes a while."""
+    folders = [Path(folder) for part in runs.values() for folder in part]
+    return sorted(folders, key=lambda folder: RunFolder(folder).config.env.world_seed)
+
+
 def by_run(data: pd.DataFrame):
     """The rows of each run of an arm; a table of one world may do without the column `world`."""
     return data.groupby([name for name in RUN if name in data])

@@ -10,11 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import matplotlib.pyplot as plt
-import numpy as np
 import pandas as pd
 
 from lfo.config import RunConfig, as_dict
-from lfo.lab.factorial import FROZEN, NOTHING, TRAINED, TRUTH, WORLD_MODEL, about
+from lfo.lab.factorial import NOTHING, TRUTH, WORLD_MODEL, about, draw_bars
 from lfo.lab.hierarchy import Finding, Study, final, middle, read_curves
 from lfo.lab.reading import Runs
 from lfo.lab.sweep import by_arm
@@ -96,16 +95,9 @@ def factorial_figure(
     """
     fig, axes = plt.subplots(1, len(splits), figsize=(13, 4), sharey=True, layout="constrained")
     for ax, (split, title) in zip(axes, splits.items(), strict=True):
-        for i, policy in enumerate((FROZEN, TRAINED)):
-            part = found[(found["split"] == split) & (found["policy"] == policy)].drop_duplicates("notes")
-            part = part.set_index("notes").reindex(NOTES)
-            error = np.vstack([part["success"] - part["low"], part["high"] - part["success"]]).clip(min=0)
-            x = np.arange(len(NOTES)) + (i - 0.5) * 0.4
-            ax.bar(x, part["success"], 0.38, yerr=error, error_kw={"lw": 1, "capsize": 2}, label=f"policy {policy}")
+        draw_bars(ax, found[found["split"] == split], NOTES)
         if chance is not None:
             ax.axhline(chance[split], color="grey", lw=1, ls=":")
-        ax.set_xticks(range(len(NOTES)), NOTES)
-        ax.grid(axis="x", visible=False)
         ax.set(title=title, xlabel=says, ylim=(0, 1.02))
     axes[0].set_ylabel("success, greedy, 95%")
     axes[0].legend(fontsize="small", loc="upper left")
