@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import runpy
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ from lfo.lab.extras import require_ray
 from lfo.lab.sweep import RETRIES
 
 LOCAL = "local"  # the address of an instance of one's own
+SLOW = "The current node timed out during startup"  # Ray says so by a bare Exception
 
 
 class Ray:
@@ -32,7 +34,8 @@ class Ray:
         retries: how often a run is started again whose process, or node, was lost.
 
     Raises:
-        ConfigError: Ray is not installed, there is no such cluster, or the instance has no room for a run.
+        ConfigError: Ray is not installed, there is no such cluster, or the instance did not start or has no room for a
+            run.
     """
 
     def __init__(
@@ -50,10 +53,7 @@ class Ray:
         own = {"include_dashboard": False, "num_cpus": workers and workers * cores} if address == LOCAL else {}
         if workers and not own:
             raise ConfigError("a Ray cluster has as many runs at a time as it has room for: leave workers out.")
-        try:
-            self._ray.init(address, log_to_driver=False, **own)
-        except (ConnectionError, ValueError) as error:
-            raise ConfigError(f"no Ray cluster at '{address}' ({error}); `ray status` says which there is.") from None
+        self._join(address, own)
         if own and not self._room(CPU=cores, GPU=gpus):
             self.close()
             raise ConfigError(f"this machine has no {cores} cores and {gpus:g} GPUs for a run; lower them.")
@@ -62,6 +62,23 @@ class Ray:
             num_cpus=cores, num_gpus=gpus, max_retries=retries, max_calls=1, runtime_env={"env_vars": variables}
         )(train_here)  # max_calls: a process for each run
         self._runs: list = []
+
+    def _join(self, address: str, own: dict) -> None:
+        """Join that cluster, or start an instance with these settings. SIGTERM stays what it was."""
+        if address != LOCAL:
+            os.environ.setdefault("RAY_gcs_server_port_wait_time_s", "1")  # one try; Ray's own twenty take minutes
+        before = signal.getsignal(signal.SIGTERM)  # Ray takes it for itself, and would end without checkpoints
+        try:
+            self._ray.init(address, log_to_driver=False, **own)
+        except (ConnectionError, ValueError) as error:
+            raise ConfigError(f"no Ray cluster at '{address}' ({error}); `ray status` says which there is.") from None
+        except Exception as error:
+            if SLOW not in str(error):
+                raise
+            told = "it gives its agents 15 seconds, which busy cores exceed; try again, or leave --ray out"
+            raise ConfigError(f"Ray did not start ({SLOW}): {told}.") from None
+        finally:
+            signal.signal(signal.SIGTERM, before)
 
     def _room(self, **wanted: float) -> bool:
         return all(self._ray.cluster_resources().get(name, 0) >= count for name, count in wanted.items())

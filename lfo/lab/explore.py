@@ -33,6 +33,11 @@ SOURCES = ("nobody", "memory", "world model", "truth")
 WORLDS = range(5)
 TASKS = 20  # of each split, to choose from
 MOST = 6  # predictions beside what was said
+# JupyterLab sets tables as numbers, to the right, and breaks lines within words.
+STYLE = """<style>
+.explore-form :is(td, th), .explore-beside :is(td, th) { text-align: left !important; }
+.explore-hand pre { white-space: pre-wrap !important; word-break: normal !important; }
+</style>"""
 
 
 def playable(places: Sequence[str | Path]) -> list[str]:
@@ -124,6 +129,7 @@ class Panel(widgets.VBox):
         self.shown = {name: widgets.HTML() for name in ("form", "beside", "rollouts", "hand")}
         for name, html in self.shown.items():
             html.add_class(f"explore-{name}")
+            html.add_class("jp-RenderedHTMLCommon")  # tables as Jupyter draws them elsewhere
         for chosen, act in (
             (self.world, self._open),
             (self.run, self._open),
@@ -134,7 +140,8 @@ class Panel(widgets.VBox):
             chosen.observe(lambda change, act=act: self.quiet or act(), names="value")
         tabs = widgets.Tab([widgets.VBox(list(self.shown.values())[:3]), widgets.VBox([self.line, self.shown["hand"]])])
         tabs.titles = ("watch the policy", "play yourself")
-        super().__init__([widgets.HBox([self.world, self.run, self.task]), self.source, tabs])
+        above = widgets.HBox([self.world, self.run, self.task])
+        super().__init__([widgets.HTML(STYLE), above, self.source, tabs])
         self._open()
 
     def _open(self) -> None:
@@ -181,4 +188,4 @@ class Panel(widgets.VBox):
 
 
 def _table(frame: pd.DataFrame) -> str:
-    return frame.to_html(index=False, justify="left")  # which escapes what it is given
+    return frame.to_html(index=False, justify="left", border=0)  # which escapes what it is given

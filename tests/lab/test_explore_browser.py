@@ -5,6 +5,7 @@ LFO_CHROMIUM names a Chromium that is installed already; LFO_SCREENSHOTS a folde
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -69,15 +70,30 @@ def page(address):
         page.set_default_timeout(1000 * PATIENCE)
         page.goto(address, wait_until="commit")
         page.locator(".jp-Notebook-ExecutionIndicator[data-status=idle]").wait_for(state="attached")
-        page.get_by_role("menuitem", name="Run", exact=True).click()
-        page.get_by_role("menuitem", name=re.compile("^Run All Cells")).click()
+        run_all(page)
         page.locator(".explore-form table").wait_for()
         yield page
         browser.close()
 
 
+def run_all(page) -> None:
+    """By the menu; once more where it was closed under the pointer, as it is while JupyterLab is still being put up."""
+    from playwright.sync_api import TimeoutError as NothingBegun
+
+    for _ in range(PATIENCE // 60):
+        page.keyboard.press("Escape")
+        page.get_by_role("menuitem", name="Run", exact=True).click()
+        with contextlib.suppress(NothingBegun):
+            page.get_by_role("menuitem", name=re.compile("^Run All Cells")).click(timeout=30_000)
+            page.locator(".jp-InputPrompt", has_text=re.compile(r"[*\d]")).first.wait_for(timeout=30_000)
+            return
+    raise AssertionError("no cell was run")
+
+
 def pictured(page, name: str) -> None:
     if folder := os.environ.get("LFO_SCREENSHOTS"):
+        page.add_style_tag(content=".Toastify { display: none }")  # JupyterLab asks whether one wants its news
+        page.evaluate("document.querySelector('.widget-dropdown').scrollIntoView()")
         page.screenshot(path=Path(folder) / f"{name}.png")
 
 
