@@ -48,6 +48,9 @@ TABLES = {
     "usual in the trade (`typical`; `typical and house` with the field that companies of it like to add), of a new\n"
     "company all that can be known, and the truth:",
     "04_attempts": "Success within k attempts, and calls per success:",
+    "09_factorial": "The shell world: success on tasks with house tools, at known and at new machines "
+    "([notebook 09](../notebooks/09_shell_ppo.ipynb)):",
+    "09_objectives": "PPO beside DAPO, without notes: success before and after, and how many times as much that is:",
     "03_final_success": "What `make results` trains in world 0, where everything was developed, by level, pooled over "
     "its seeds, with Wilson 95% intervals ([curves](../results/03_learning_curves.png)):",
 }
