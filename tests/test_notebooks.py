@@ -103,9 +103,9 @@ def test_figures_and_tables_are_of_the_runs_beside_them():
     here = subprocess.run(["git", "status", "--porcelain", "results"], cwd=ROOT, capture_output=True, check=False)
     if here.returncode or here.stdout:
         pytest.skip("results/ is not as it was committed")
-    places = (ROOT / "results" / name for name in ("runs", "ablation"))
+    places = (ROOT / "results" / name for name in ("runs", "ablation", "dials", "shell", "twc"))
     folders = [path.parent for place in places for path in place.glob("*/*/config.json")]
-    facts: dict[tuple[str, str], list[dict]] = {}  # an arm may be in runs/ and, shorter, in ablation/
+    facts: dict[tuple[str, str], list[dict]] = {}  # an arm may be in several places
     for folder in folders:
         facts.setdefault((folder.parent.name, folder.name), []).extend(provenance_of({"": [folder]})["runs"])
     stale, compared = set(), 0
