@@ -30,7 +30,7 @@ def transfer_frame(runs: Runs) -> pd.DataFrame:
 
 
 def told_frame(runs: Runs) -> pd.DataFrame:
-    rows = measurements(runs, TOLD, "run notebook 05, or `lfo.lab.transfer.measure_told` on the run folder")
+    rows = measurements(runs, TOLD, "run notebook 05 or 04, or `lfo.lab.transfer.measure_told` on the run folder")
     return with_companies(rows, runs)
 
 
