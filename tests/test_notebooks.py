@@ -90,7 +90,7 @@ def test_no_logic_in_notebooks(path):
 
 @EVERY_EXECUTED
 def test_executed_outputs_are_committed_small_and_clean(path):
-    assert path.stat().st_size < 400_000
+    assert path.stat().st_size < 300_000
     assert set(json.loads(path.read_text(encoding="utf-8"))["metadata"]) <= {"kernelspec", "language_info"}
     code = cells(path, "code")
     assert any(c["outputs"] for c in code)

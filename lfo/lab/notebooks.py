@@ -13,6 +13,7 @@ from PIL import Image
 from lfo.config import ConfigError, located
 
 SMOKE_RESULTS = "build/smoke"  # what the smoke profile writes never replaces results
+COLOURS = 64  # of a figure in an executed notebook
 
 
 def start_notebook(profile: str, results_dir: str | Path) -> tuple[str, Path]:
@@ -37,7 +38,7 @@ def start_notebook(profile: str, results_dir: str | Path) -> tuple[str, Path]:
 def tidy_notebook(path: str | Path) -> Path:
     """Drop from an executed notebook what differs between two runs: times, paths, progress bars (stderr).
 
-    Its figures are stored with 128 colours, about a quarter of the bytes.
+    Its figures are stored with few colours, about a fifth of the bytes; a table is kept as HTML, not as text besides.
     """
     path = Path(path)
     book = json.loads(path.read_text(encoding="utf-8"))
@@ -53,16 +54,18 @@ def tidy_notebook(path: str | Path) -> Path:
         for data in (out.get("data", {}) for out in cell.get("outputs", [])):
             if "image/png" in data:
                 data["image/png"] = _with_palette(data["image/png"])
+            if "text/html" in data:
+                data.pop("text/plain", None)
     text = json.dumps(book, indent=1, sort_keys=True, ensure_ascii=False)
     path.write_text(text + "\n", encoding="utf-8")
     return path
 
 
 def _with_palette(png: str) -> str:
-    """A base64 PNG with at most 128 colours; left alone where it is one already."""
+    """A base64 PNG with at most `COLOURS`; left alone where it is one already."""
     image = Image.open(io.BytesIO(base64.b64decode(png)))
-    if image.mode == "P":
+    if image.mode == "P" and image.getcolors(COLOURS):
         return png
     out = io.BytesIO()
-    image.convert("RGB").quantize(128, dither=Image.Dither.NONE).save(out, "png", optimize=True)
+    image.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE).save(out, "png", optimize=True)
     return base64.b64encode(out.getvalue()).decode()
