@@ -46,7 +46,7 @@ unexport MPLBACKEND
 
 PAPERMILL = $(BIN)/papermill -k python3 --cwd . --log-output
 
-.PHONY: help setup results lab notebooks science test test-notebooks test-vllm test-extras setup-vllm bench base base-shell site test-wheel test-browser clean
+.PHONY: help setup results lab notebooks science test test-notebooks test-vllm test-extras setup-vllm bench base base-shell base-twc site test-wheel test-browser clean
 
 help:  ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -170,6 +170,10 @@ base: setup  ## pretrain the embedded base model again (40 minutes and more; res
 base-shell: setup  ## pretrain the embedded base of the shell world again (needs bubblewrap; resumable)
 	@echo "== base-shell: data/base_shell/recipe.py"
 	$(BIN)/python data/base_shell/recipe.py --begin-with data/base
+
+base-twc: setup  ## pretrain the embedded base of the public world again (its card needs Java; resumable)
+	@echo "== base-twc: data/base_twc/recipe.py"
+	$(BIN)/python data/base_twc/recipe.py --begin-with data/base
 
 clean:  ## remove caches and build leftovers; keeps .venv, runs/ and results/
 	rm -rf build dist *.egg-info .pytest_cache .ruff_cache .hypothesis .coverage

@@ -100,17 +100,18 @@ def build_model(vocab_size: int, seed: int) -> Qwen3ForCausalLM:
 
 
 def begin_with(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
-    """Take over the weights of an earlier base; tokens that both know keep their embeddings, a note that of a hint."""
-    earlier, known = (
-        Qwen3ForCausalLM.from_pretrained(folder),
-        PreTrainedTokenizerFast.from_pretrained(folder).get_vocab(),
-    )
-    weights = earlier.state_dict()
+    """Take over the weights of an earlier base. A token that both know keeps its embedding, a note that of a hint;
+    another one begins near the mean of what it was cut into before."""
+    earlier, cut = Qwen3ForCausalLM.from_pretrained(folder), PreTrainedTokenizerFast.from_pretrained(folder)
+    weights, known = earlier.state_dict(), cut.get_vocab()
     for name in [name for name in weights if "embed_tokens" in name or "lm_head" in name]:
         rows = model.state_dict()[name].clone()
         for token, index in tokenizer.get_vocab().items():
-            if (before := known.get(token, known.get(token.replace("note|>", "imagine|>")))) is not None:
+            before = known.get(token, known.get(token.replace("note|>", "imagine|>")))
+            if before is not None:
                 rows[index] = weights[name][before]
+            else:
+                rows[index] += weights[name][cut.encode(tokenizer.decode([index]))].mean(0)
         weights[name] = rows
     model.load_state_dict(weights)
 

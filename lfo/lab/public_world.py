@@ -5,22 +5,22 @@ The table of the games is read without Java and without a model; `tokens`, `solv
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 
 from lfo.config import ConfigError, EnvConfig, ModelConfig
-from lfo.envs.base import written
+from lfo.envs.base import parse_action, written
 from lfo.envs.twc import make
-from lfo.envs.twc.episode import OPEN, PUT, TAKE
+from lfo.envs.twc.episode import OPEN, PUT, TAKE, TOOLS
 from lfo.envs.twc.game import require_game
 from lfo.envs.twc.tasks import TwcTask, all_tasks
 from lfo.lab.attempts import measure_attempts
 from lfo.lab.reading import Runs
 from lfo.text import TokenizerError, load_codec
 from lfo.text.base import require_base
-from lfo.types import Call
+from lfo.types import Call, Malformed, Rollout, Turn
 
 SPLITS = {"train": "known things (train)", "test": "new things (test)"}
 
@@ -77,6 +77,33 @@ def _tokens(model: ModelConfig, count: int) -> dict:
             said, rest = said + turn - answer, rest + turn
         found.append([first + rest, first, said])
     return dict(zip(("episode", "first message", "actions"), np.mean(found, axis=0), strict=True)) | {"note": ""}
+
+
+def copied_names(rows: Sequence[Rollout]) -> tuple[int, int]:
+    """(faithful, emitted): names in calls, also in those that the game did not understand; faithful ones are names of
+    something in the room."""
+    tasks = {task.task_id: task for task in all_tasks()}
+    emitted = faithful = 0
+    for row in rows:
+        task = tasks[row.task_id]
+        for call in map(_as_call, row.turns):
+            named = call.arguments.values() if call else ()
+            emitted += len(named)
+            faithful += sum(name in (task.thing, *task.places) for name in named)
+    return faithful, emitted
+
+
+def first_place(row: Rollout) -> str | None:
+    """Where the thing was first put, or was to be put; None: nowhere."""
+    calls = filter(None, map(_as_call, row.turns))
+    return next((call.arguments["place"] for call in calls if call.tool == PUT), None)
+
+
+def _as_call(turn: Turn) -> Call | None:
+    """The call of a turn, understood or not; None for what is none."""
+    action = turn.action
+    action = parse_action(action.text, TOOLS) if isinstance(action, Malformed) else action
+    return action if isinstance(action, Call) else None
 
 
 # --- the runs --------------------------------------------------------------------------------

@@ -8,7 +8,17 @@ import random
 import pytest
 import torch
 
-from lfo.lab.pretraining import Schedule, accuracy, batches, begin_with, build_model, pretrain, tokenised
+from lfo.lab.pretraining import (
+    Schedule,
+    accuracy,
+    batches,
+    begin_with,
+    build_model,
+    build_tokenizer,
+    pretrain,
+    tokenised,
+)
+from lfo.text.base import load_base
 
 
 def test_the_rate_rises_stays_falls_and_begins_again_lower():
@@ -59,3 +69,17 @@ def test_it_learns_and_another_goes_on_from_it(codec, tmp_path):
     heir = build_model(len(codec.tokenizer), seed=1)
     begin_with(heir, codec.tokenizer, tmp_path / "a")
     assert accuracy(heir, codec, counting(-1)) == accuracy(model, codec, counting(-1))
+
+
+def test_a_new_token_begins_near_what_it_was_cut_into(codec, base_path, tmp_path):
+    """Beside tokens that both know, which keep their embeddings."""
+    words = r" ?[A-Za-z']+|\d|\s+|[^\sA-Za-z\d]+"
+    tokenizer = build_tokenizer(["put the vest away"] * 9, [" in the wardrobe"], words, vocab_size=300)
+    heir = build_model(len(tokenizer), seed=1)
+    own = heir.get_input_embeddings().weight.detach().clone()
+    begin_with(heir, tokenizer, base_path)
+    told, before = heir.get_input_embeddings().weight, load_base(base_path).get_input_embeddings().weight
+    index, cut = tokenizer.convert_tokens_to_ids(" in the wardrobe"), codec.encode(" in the wardrobe")
+    assert len(cut) > 2 and torch.allclose(told[index] - own[index], before[cut].mean(0), atol=1e-6)
+    same = tokenizer.convert_tokens_to_ids("<|tool|>"), codec.tokenizer.convert_tokens_to_ids("<|tool|>")
+    assert torch.equal(told[same[0]], before[same[1]])

@@ -10,6 +10,7 @@ import matplotlib.pyplot as plt
 import pytest
 
 from lfo.config import ModelConfig, as_dict, load_config
+from lfo.envs.base import written
 from lfo.envs.twc.tasks import all_tasks
 from lfo.lab import public_world, small_factorial
 from lfo.lab.attempts import ATTEMPTS
@@ -19,6 +20,7 @@ from lfo.lab.reading import write_measurement
 from lfo.lab.small_factorial import NOTES
 from lfo.lab.sweep import read_grid
 from lfo.runs import RunFolder
+from lfo.types import Call, Malformed, Outcome, Rollout, StopReason, Turn
 
 ROOT = Path(__file__).resolve().parents[2]
 OUTCOMES = {  # of four games at the end: known things, new things
@@ -62,6 +64,7 @@ def test_the_grid_is_the_factorial(chosen):
             folder
         )
         assert config.env.name == "twc" and config.eval_splits == ("train", "test")
+        assert config.model.base == "data/base_twc"
     couplings = ("none", "memory", "imagine", "truth")
     assert set(runs) == {(t, c, False) for t in (True, False) for c in couplings} | {(True, "none", True)}
     assert {len(folders) for folders in runs.values()} == {3}
@@ -138,6 +141,33 @@ def test_tokens_are_counted(base_path):
     [row] = public_world.tokens({"x": ModelConfig(base=str(base_path))}, count=2).to_dict("records")
     assert row["note"] == "" and 0 < row["actions"] < row["episode"] - row["first message"]
     assert "> put" in public_world.solved(all_tasks()[0])
+
+
+def place_put(thing: str, place: str) -> Call:
+    return Call("put", {"thing": thing, "place": place})
+
+
+def test_names_are_copies_where_they_stand_in_the_room():
+    """Also in what the game did not understand; who says no call says no name."""
+    task = all_tasks()[0]
+    actions = [
+        Call("take", {"thing": task.thing}),
+        Malformed(written(place_put(task.thing, "wardrob")), "Unknown action"),
+        Malformed("put it away", "A call needs"),
+        place_put(task.thing, "bed"),
+    ]
+    turns = [Turn(action, "", "") for action in actions]
+    row = Rollout(task.task_id, 0, [], [], [], turns, StopReason.MAX_TURNS, Outcome(False, 0.0))
+    assert public_world.copied_names([row]) == (4, 5)
+    assert public_world.first_place(row) == "wardrob"
+    assert public_world.first_place(dataclasses.replace(row, turns=turns[:1])) is None
+
+
+def test_an_evaluation_is_of_all_games():
+    config = load_config(ROOT / "configs" / "twc_embedded.yaml")
+    splits = [task.split for task in all_tasks()]
+    assert config.eval_tasks >= max(splits.count(split) for split in config.eval_splits)
+    assert config.task_budget > splits.count("train"), "every game is met in training"
 
 
 def test_the_shipped_config_names_the_short_template():

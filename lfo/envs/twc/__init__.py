@@ -2,7 +2,7 @@
 
 The games are those of `textworld-express` (arXiv 2208.01174; the task: arXiv 2010.03790), a Java program. `game` runs
 it, `tasks` reads the table of its games, which `table` has made; `episode` and `environment` are what an agent meets,
-`knowledge` is what a world model is told and asked.
+`knowledge` is what a world model is told and asked. `explorer` makes up rooms, for an embedded base to be pretrained.
 """
 
 from __future__ import annotations

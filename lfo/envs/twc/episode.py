@@ -5,6 +5,9 @@ The game's replies do not carry its score, so it is said in words when the score
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable, Sequence
+
 from lfo.envs.base import Tool, require_open, written
 from lfo.envs.twc.game import UNREAD, Seen, replay
 from lfo.envs.twc.tasks import TwcTask
@@ -20,6 +23,7 @@ TOOLS = {
 COMMANDS = {TAKE: "take {thing}", OPEN: "open {place}", PUT: "put {thing} in {place}"}
 UP, DOWN, SAME = "up", "down", "same"  # statuses: what became of the score
 SCORE = {UP: " The score went up.", DOWN: " The score went down.", SAME: ""}
+Play = Callable[[Sequence[str]], tuple[Seen, Seen]]
 
 
 class TwcEpisode:
@@ -27,14 +31,16 @@ class TwcEpisode:
 
     max_turns: actions; None: as many as the game's own solution has. That one looks around first, which the request
     does here, so there is one to spare, and two are needed to make good for a thing put wrong.
+    play: what is seen before and after the last of some commands, as `replay` says it; None: what the game says.
 
     Raises (on construction):
         ConfigError: textworld-express or Java is missing.
     """
 
-    def __init__(self, task: TwcTask, max_turns: int | None = None):
+    def __init__(self, task: TwcTask, max_turns: int | None = None, play: Play | None = None):
         self.task, self.max_turns = task, max_turns or task.steps
-        self.request = replay(task.fold, task.seed, ())[1].text
+        self._replay = play or functools.partial(replay, task.fold, task.seed)
+        self.request = self._replay(())[1].text
         self.turns: list[Turn] = []
         self.stop: StopReason | None = None
         self._commands: list[str] = []  # that the game understood
@@ -64,7 +70,7 @@ class TwcEpisode:
 
     def _play(self, call: Call) -> tuple[Call | Malformed, str, str]:
         command = " ".join(COMMANDS[call.tool].format(**call.arguments).split())
-        before, after = replay(self.task.fold, self.task.seed, [*self._commands, command])
+        before, after = self._replay([*self._commands, command])
         if after.text.startswith(UNREAD):
             return Malformed(written(call), after.text), after.text, "error"
         self._commands.append(command)
