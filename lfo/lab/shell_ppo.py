@@ -14,7 +14,7 @@ from lfo.envs.shell.sandbox import SandboxError, require_bubblewrap
 from lfo.lab import factorial
 from lfo.lab.attempts import measure_attempts
 from lfo.lab.factorial import FROZEN, draw_curves
-from lfo.lab.hierarchy import Finding, Measure, Study, curves_of, final, middle, number, read_curves, tasks_of
+from lfo.lab.hierarchy import Finding, Measure, Study, curves_of, final, lead, middle, number, read_curves, tasks_of
 from lfo.lab.reading import SPLIT_NAMES, Runs
 from lfo.lab.small_factorial import framed, said
 from lfo.runs import RunFolder
@@ -76,6 +76,17 @@ def objectives_figure(shell: Runs, phone: Runs, against: str = "episodes") -> pl
     draw_curves(axes[0], shell, {split: f"shell, {title}" for split, title in HELD_OUT.items()}, against)
     draw_curves(axes[1], phone, {split: f"phone, {title}" for split, title in SPLIT_NAMES.items()}, against)
     return fig
+
+
+def settings_table(runs: Runs, reference: str = "ppo") -> pd.DataFrame:
+    """Success of each arm at the end, on known templates, and how many points that is above the reference, 95%."""
+    study = Study(read_curves(runs, "validation", by=UNIT))
+    rows = []
+    for arm in study.arms:
+        after, ahead = _found(study, final, arm), study.find(final, lead(arm, reference), [arm, reference])
+        points = {"points": 100 * ahead.value, "low": 100 * ahead.low, "high": 100 * ahead.high}
+        rows.append({"arm": arm, "after": _text(after)} | points | {"runs": after.runs})
+    return pd.DataFrame(rows, columns=["arm", "after", "points", "low", "high", "runs"])
 
 
 # --- skills and levels -----------------------------------------------------------------------

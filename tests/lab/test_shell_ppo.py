@@ -120,6 +120,29 @@ def test_success_before_and_after(runs):
     assert table["times"].tolist()[1:] == [served, 1, 1]
 
 
+def test_settings_beside_their_reference(shell):
+    """imagine does all that ppo does not, on known templates."""
+    table = shell_ppo.settings_table({"ppo": shell["ppo"], "imagine": shell["imagine"]}).set_index("arm")
+    tasks = tasks_of(RunFolder(shell["ppo"][0]).config.env, "validation")[:TASKS]
+    house = sum(bool(task.machine) for task in tasks)
+    assert table.loc["ppo", ["points", "low", "high"]].tolist() == [0, 0, 0]
+    assert table.loc["imagine", "points"] == pytest.approx(100 * (2 * house - TASKS) / TASKS)
+    assert len(shell_ppo.settings_table({})) == 0
+
+
+def test_what_the_guide_leaves_open_is_changed_one_at_a_time(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    (reference,) = by_arm(read_grid("configs/shell_grid.yaml", "out"))["ppo"][:1]
+    reference = as_dict(read_grid("configs/shell_grid.yaml", "out")[reference])
+    for folder, config in read_grid("configs/shell_ppo_grid.yaml", "out").items():
+        groups = ("env", "model", "policy", "ppo", "rollout")
+        found = as_dict(config)
+        changed = [f"{g}.{k}" for g in groups for k in found[g] if found[g][k] != reference[g][k]]
+        rates = ["policy.learning_rate", "ppo.value_learning_rate"]
+        assert len(changed) == 1 or changed == rates, folder
+        assert found["eval_splits"] == ["validation"] and found["task_budget"] == reference["task_budget"]
+
+
 def test_by_skill_and_by_level(shell):
     skills = shell_ppo.skill_table(shell).set_index(["arm", "skill"])
     assert skills.loc[("imagine", "house"), "success"] == 1 and skills.loc[("ppo", "house"), "success"] == 0
