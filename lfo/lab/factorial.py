@@ -93,7 +93,7 @@ def summary(runs: Runs) -> pd.DataFrame:
     arms must have the same dials, and one of them be frozen and told the truth for what is "of_truth".
     """
     rows, told = [], told_the_truth(runs)
-    for split in SPLIT_NAMES:
+    for split in splits_of(runs):
         curves = read_curves(runs, split)
         rows += _rows(runs, Study(curves), split, MEASURES, ALL)
         rows += _rows(runs, Study(relative_to(curves, told)), split, {OF_TRUTH: MEASURES["tasks_to_70"]}, ALL)
@@ -102,6 +102,11 @@ def summary(runs: Runs) -> pd.DataFrame:
             rows += _rows(runs, here, split, {"success": final}, world)
         rows += _seconds(runs, split, told)
     return pd.DataFrame([*rows, *_heard(runs)], columns=COLUMNS)
+
+
+def splits_of(runs: Runs) -> list[str]:
+    """The splits on which any of the arms is evaluated."""
+    return list(dict.fromkeys(split for arm in runs for split in RunFolder(runs[arm][0]).config.eval_splits))
 
 
 def dial_summary(runs: Runs) -> pd.DataFrame:

@@ -25,6 +25,8 @@ from lfo.lab.statistics import CONFIDENCE, ENOUGH_RUNS, REFUTED, SUPPORTED, UNDE
 from lfo.runs import RunFolder
 from lfo.types import Task
 
+# The field of a task that says whose hidden rule it is about, world by world; elsewhere each task is by itself.
+BELONGS = {"phone": "company_id", "shell": "unit", "twc": "thing"}
 DRAWS = 10_000  # the smallest p-value is 2 in so many: few enough for Holm over a table of two hundred claims
 
 
@@ -45,13 +47,13 @@ class Curve:
 
 
 def read_curves(
-    runs: Runs, split: str, levels: Sequence[int] | None = None, against: str = "tasks", by: str = "company_id"
+    runs: Runs, split: str, levels: Sequence[int] | None = None, against: str = "tasks", by: str | None = None
 ) -> list[Curve]:
     """The curves of all runs, on tasks of these levels (None: all); a run without such outcomes is left out.
 
     against: what an evaluation's place on a curve is counted in, see `lfo.lab.reading.spending`. by: the field of a
-    task that says to what company it belongs, or to whatever else has a hidden rule of its own; tasks in which it is
-    empty are left out.
+    task that says to what company it belongs, or to whatever else has a hidden rule of its own (None: that of its
+    world in BELONGS); tasks in which it is empty are left out.
     """
     curves = []
     for arm, folders in runs.items():
@@ -60,13 +62,14 @@ def read_curves(
             rows = [row for _, row in spent]
             c = folder.config
             tasks = tasks_of(c.env, split)[: c.eval_tasks] if rows else ()
-            belong = [i for i, task in enumerate(tasks) if getattr(task, by)]
+            owners = [getattr(task, by or BELONGS.get(c.env.name, "task_id")) for task in tasks]
+            belong = [i for i, owner in enumerate(owners) if owner]
             chosen = [i for i in belong if levels is None or tasks[i].level in levels]
             if chosen:
                 found = np.array([[int(digit) for digit in row["successes"]] for row in rows], dtype=float)
                 successes = found.reshape(len(rows), len(tasks), c.eval_episodes).mean(axis=2)[:, chosen]
                 where = np.array([cost for cost, _ in spent])
-                companies = tuple(getattr(tasks[i], by) for i in chosen)
+                companies = tuple(owners[i] for i in chosen)
                 curves.append(Curve(arm, c.env.world_seed, c.seed, where, successes, companies))
     return curves
 

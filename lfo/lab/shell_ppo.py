@@ -53,7 +53,7 @@ def growth_table(runs: Runs) -> pd.DataFrame:
     for arm in runs:
         shell = RunFolder(runs[arm][0]).config.env.name == "shell"
         for split, title in (HELD_OUT if shell else SPLIT_NAMES).items():
-            study = Study(read_curves({arm: runs[arm]}, split, by=UNIT if shell else "company_id"))
+            study = Study(read_curves({arm: runs[arm]}, split))
             if study.curves:
                 before, after = (_found(study, measure, arm) for measure in (start, final))
                 times = after.value / before.value if before.value else np.nan

@@ -86,8 +86,12 @@ def prediction_table(runs: Runs) -> pd.DataFrame:
 
 
 def sweep_table(folders: Sequence[str | Path], split: str = "validation") -> pd.DataFrame:
-    """One row per run: best and last success, mean over all evaluations (area under the curve), tasks to 70%."""
+    """One row per run: best and last success, mean over all evaluations (area under the curve), tasks to 70%.
+
+    On this split, or where nothing was evaluated on it, on the first that was.
+    """
     data = success_frame({Path(f).name: [f] for f in folders})
+    split = split if split in set(data["split"]) else data["split"].iloc[0]
     rows = []
     for run, one in data[data["split"] == split].groupby("arm", sort=False):
         scores, arrival = one["success"], arrivals(one, 0.7)[0].value

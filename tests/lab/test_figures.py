@@ -252,6 +252,8 @@ def test_sweep_table_puts_the_best_first(runs):
     assert best["mean success"] == pytest.approx(0.5)
     assert (best["best"], best["last"], best["tasks to 70%"]) == (0.8, 0.8, 40)
     assert tables.sweep_table(runs["dual"], "test").iloc[0]["run"] == "dual-1"
+    evaluated = reading.success_frame(runs)["split"].iloc[0]
+    assert set(tables.sweep_table(runs["dual"], "nobody's")["split"]) == {evaluated}, "the first that there is"
 
 
 def test_what_arms_cost_by_hand(runs):

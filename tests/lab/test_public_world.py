@@ -12,7 +12,7 @@ import pytest
 from lfo.config import ModelConfig, as_dict, load_config
 from lfo.envs.base import written
 from lfo.envs.twc.tasks import all_tasks
-from lfo.lab import public_world, small_factorial
+from lfo.lab import factorial, public_world, small_factorial
 from lfo.lab.attempts import ATTEMPTS
 from lfo.lab.factorial import FROZEN, TRAINED
 from lfo.lab.public_world import SPLITS
@@ -54,6 +54,11 @@ def write_run(folder: Path, config) -> None:
 @pytest.fixture
 def runs(chosen):
     return small_factorial.finished(chosen)
+
+
+def test_a_sweep_ends_with_the_summary_of_its_own_splits(runs):
+    found = factorial.dial_summary(runs).query("metric == 'success' and world == 'all'").set_index(["arm", "split"])
+    assert found.loc["imagine", "median"].to_dict() == {"train": 0.5, "test": 0.25}
 
 
 def test_the_grid_is_the_factorial(chosen):

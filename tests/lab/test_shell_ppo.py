@@ -10,7 +10,7 @@ import matplotlib.pyplot as plt
 import pytest
 
 from lfo.config import RunConfig, as_dict
-from lfo.lab import shell_ppo, small_factorial
+from lfo.lab import factorial, shell_ppo, small_factorial
 from lfo.lab.attempts import ATTEMPTS
 from lfo.lab.factorial import FROZEN
 from lfo.lab.hierarchy import tasks_of
@@ -118,6 +118,14 @@ def test_success_before_and_after(runs):
     assert table["before"].str.startswith("2% [").all() and set(table["runs"]) == {3}
     served = sum(not task.machine for task in tasks_of(RunFolder(runs["ppo"][0]).config.env, "test")[:TASKS])
     assert table["times"].tolist()[1:] == [served, 1, 1]
+
+
+def test_a_sweep_of_both_worlds_ends_with_their_summary(runs):
+    """As `lfo sweep` writes it: ppo's share of the held-out tasks, by skill or machine, and the phone's by company."""
+    table = factorial.dial_summary(runs).query("metric == 'success' and world == 'all'").set_index(["arm", "split"])
+    growth = shell_ppo.growth_table({"ppo": runs["ppo"]})["after"]
+    assert [f"{value:.0%}" for value in table.loc["ppo", "median"]] == [after.split()[0] for after in growth]
+    assert table.loc[("phone_ppo", "test"), "runs"] == 3
 
 
 def test_settings_beside_their_reference(shell):
