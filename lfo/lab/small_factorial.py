@@ -87,17 +87,17 @@ def said(value: float, low: float, high: float) -> str:
 
 
 def factorial_figure(
-    found: pd.DataFrame, splits: Splits, says: str, chance: Mapping[str, float] | None = None
+    found: pd.DataFrame, splits: Splits, says: str, without: Mapping[str, Mapping[str, float]] | None = None
 ) -> plt.Figure:
     """Success by who says the notes, policy frozen and trained side by side; of several arms alike the first.
 
-    says: what is asked below the bars. chance: of a split, dotted.
+    says: what is asked below the bars. without: what is reached without learning, by name and split, as lines.
     """
     fig, axes = plt.subplots(1, len(splits), figsize=(13, 4), sharey=True, layout="constrained")
     for ax, (split, title) in zip(axes, splits.items(), strict=True):
         draw_bars(ax, found[found["split"] == split], NOTES)
-        if chance is not None:
-            ax.axhline(chance[split], color="grey", lw=1, ls=":")
+        for (name, reached), style in zip((without or {}).items(), (":", "--"), strict=False):
+            ax.axhline(reached[split], color="grey", lw=1, ls=style, label=name)
         ax.set(title=title, xlabel=says, ylim=(0, 1.02))
     axes[0].set_ylabel("success, greedy, 95%")
     axes[0].legend(fontsize="small", loc="upper left")

@@ -133,6 +133,11 @@ def test_the_world_by_hand():
     assert [call.tool for call in public_world.solution(task)] == ["take", "open", "put"]
     tasks = [task for task in all_tasks() if task.split == "test"]
     assert table.loc["test", "chance"] == pytest.approx(sum(len(t.right) / len(t.places) for t in tasks) / len(tasks))
+    kitchen = [task.right for task in all_tasks() if (task.room, task.split) == ("kitchen", "train")]
+    best = max(sum(place in right for right in kitchen) for place in {place for right in kitchen for place in right})
+    usual = public_world.usual_places()["kitchen"]
+    assert sum(usual in right for right in kitchen) == best > len(kitchen) / 4
+    assert table["constant"].between(0.5, 0.6).all()
 
 
 def test_a_base_that_is_not_there_has_a_sentence():
