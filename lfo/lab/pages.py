@@ -51,8 +51,8 @@ TABLES = {
     "09_factorial": "The shell world: success on tasks with house tools, at known and at new machines "
     "([notebook 09](../notebooks/09_shell_ppo.ipynb)):",
     "09_objectives": "PPO beside DAPO, without notes: success before and after, and how many times as much that is:",
-    "09_ppo_settings": "What PPO's guide leaves open, one setting at a time: success on known templates, and points above "
-    "`ppo`:",
+    "09_ppo_settings": "What PPO's guide leaves open, one setting at a time: success on known templates, and points "
+    "above `ppo`:",
     "10_factorial": "The public world, where 22% is chance and a constant answer wins half "
     "([notebook 10](../notebooks/10_public_world.ipynb)):",
     "03_final_success": "What `make results` trains in world 0, where everything was developed, by level, pooled over "
