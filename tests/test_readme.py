@@ -11,6 +11,7 @@ import pytest
 from test_layout import tracked_files
 
 from lfo import types
+from lfo.lab.pages import read_table
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
@@ -264,3 +265,17 @@ def test_make_lab_is_there_and_documented():
     assert "jupyter lab" in recipe[2] and "notebooks" in recipe[2]
     assert "lab" in re.search(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)[1].split()
     assert "`make lab`" in read(README) and "`make lab`" in read(ROOT / "docs" / "use.md")
+
+
+@pytest.mark.parametrize(
+    ("page", "table", "arms"),
+    [
+        ("shell.md", "09_factorial", ("table_frozen", "truth_frozen", "imagine_frozen", "feedback")),
+        ("twc.md", "10_factorial", ("truth_frozen", "truth", "imagine", "feedback", "table", "nothing")),
+    ],
+)
+def test_what_a_page_says_was_found_is_in_its_table(page, table, arms):
+    """Shares at known and new machines, or things, as they were measured last."""
+    said = read(ROOT / "docs" / page).partition("## What was found so far")[2].partition("\n## ")[0]
+    rows = {row["arm"]: list(row.values())[-2:] for row in read_table(ROOT / "results" / f"{table}.csv")}
+    assert {cell.split()[0] for arm in arms for cell in rows[arm]} <= set(re.findall(r"\d+%", said))
