@@ -41,9 +41,10 @@ STYLE = """<style>
 
 
 def playable(places: Sequence[str | Path]) -> list[str]:
-    """The run folders somewhere below these that hold adapters, and may be played."""
+    """The run folders somewhere below these that hold adapters, of the phone world: what is shown here is its form."""
     folders = sorted({path.parent for place in places for path in Path(place).glob("**/config.json")})
-    return [str(folder) for folder in folders if any(folder.glob("adapters/v*"))]
+    trained = [RunFolder(folder) for folder in folders if any(folder.glob("adapters/v*"))]
+    return [str(run.path) for run in trained if run.config.env.name == "phone"]
 
 
 class Explorer:

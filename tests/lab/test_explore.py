@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 import pytest
 
-from lfo.config import load_config
+from lfo.config import as_dict, load_config
 from lfo.lab.explore import SOURCES, UNTRAINED, Explorer, Panel, playable
 from lfo.types import Role
 
@@ -21,11 +22,13 @@ def panel(config) -> Panel:
     return Panel([], config, size=2)
 
 
-def test_only_runs_with_adapters_can_be_played(tmp_path):
-    for name in ("arm/seed0", "arm/seed1", "alone"):
+def test_only_phone_runs_with_adapters_can_be_played(make_config, tmp_path):
+    """A run of another world has no form, and nobody to call."""
+    for name, world, trained in (("arm/seed0", "phone", True), ("arm/seed1", "phone", False), ("other", "shell", True)):
         (tmp_path / name).mkdir(parents=True)
-        (tmp_path / name / "config.json").touch()
-    (tmp_path / "arm/seed0/adapters/v00001").mkdir(parents=True)
+        (tmp_path / name / "config.json").write_text(json.dumps(as_dict(make_config(**{"env.name": world}))))
+        if trained:
+            (tmp_path / name / "adapters/v00001").mkdir(parents=True)
     assert playable([tmp_path, tmp_path / "none"]) == [str(tmp_path / "arm" / "seed0")]
 
 

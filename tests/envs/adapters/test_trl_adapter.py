@@ -22,6 +22,7 @@ from lfo.envs.phone import PhoneCallEnv, PhoneEnvironment, Rules
 from lfo.envs.phone.callers import Oracle, run_scripted
 from lfo.envs.phone.tools import TOOLS as PHONE_TOOLS
 from lfo.envs.shell.episode import TOOLS as SHELL_TOOLS
+from lfo.envs.twc.episode import TOOLS as TWC_TOOLS
 from lfo.text.base import load_tokenizer
 
 needs_trl = pytest.mark.skipif(
@@ -62,7 +63,10 @@ def bare(schema):
     return {key: bare(value) for key, value in schema.items() if key not in dropped}
 
 
-@pytest.mark.parametrize("tool", [*PHONE_TOOLS.values(), *SHELL_TOOLS.values()], ids=lambda tool: tool.name)
+TOOLS = [*PHONE_TOOLS.values(), *SHELL_TOOLS.values(), *TWC_TOOLS.values()]
+
+
+@pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool.name)
 def test_a_model_reads_the_schema_that_ours_reads(tool):
     read = get_json_schema(getattr(environment_factory(toy(tool))(), tool.name))["function"]
     ours = tool.schema()["function"]
