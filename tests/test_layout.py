@@ -6,6 +6,7 @@ import os
 import re
 import runpy
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -228,6 +229,17 @@ def test_every_extra_is_tried_by_a_line():
         compile(line, name, "exec")
         assert script["installations"](name) == [["-e", f".[{name}]" if name in script["ALONE"] else f".[cpu,{name}]"]]
     assert all((ROOT / path).is_dir() for path, *_ in script["TESTS"].values())
+
+
+@pytest.mark.parametrize(
+    ("name", "package"), [("server", "fastapi"), ("server", "uvicorn"), ("twc", "textworld_express")]
+)
+def test_the_line_of_an_extra_fails_without_it(name, package):
+    """`lfo` imports these two only when they are needed: a line that imports `lfo` alone would pass anywhere."""
+    line = runpy.run_path(str(ROOT / "scripts" / "extras.py"))["LINES"][name]
+    hidden = [sys.executable, "-c", f"import sys; sys.modules['{package}'] = None; {line}"]
+    done = subprocess.run(hidden, capture_output=True, text=True, check=False)
+    assert done.returncode and package in done.stderr.replace("-", "_")
 
 
 INSTALL = re.compile(r"\bpip install ((?:[^&|;\n]|\\\n)+)")
