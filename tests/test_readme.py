@@ -281,3 +281,16 @@ def test_what_a_page_says_was_found_is_in_its_table(page, table, arms):
     rows = {row["arm"]: row.values() for row in read_table(ROOT / "results" / f"{table}.csv")}
     shares = {cell.split()[0] for arm in arms for cell in rows[arm] if "%" in cell}
     assert shares and shares <= set(re.findall(r"\d+%", said))
+
+
+def test_what_bounds_the_headline_is_as_it_was_measured():
+    """At new companies: what is usual, told to the policy, and what its world model says."""
+    rows = read_table(ROOT / "results" / "04_told.csv")
+    new = {
+        r["told"]: float(r["success"])
+        for r in rows
+        if r["arm"] == "imagine_frozen" and r["companies"].startswith("new")
+    }
+    assert f"is worth {new['typical and house']:.0%}; it reaches {100 * new['imagined']:.0f}." in " ".join(
+        read(README).split()
+    )
