@@ -218,7 +218,7 @@ stands. The layers begin as those of `data/base`, which copy.
 **Training data.** Transcripts of the exploratory user (`lfo/envs/twc/explorer.py`) in rooms that were never before:
 name, furniture, thing and where it belongs are drawn anew for each. Of ten words in their names {made} are made up,
 {plain} from a list of {ordinary} ordinary ones, and {game} from the {words} words of the game's names, put together
-anew: never was a thing, a place or a room called as one of the game's, and nothing was said of what belongs where.
+anew: in no made-up room has anything a name of the game's, and nothing was said of what belongs where.
 {noted:.0%} with notes, of those {recalled:.0%} on earlier attempts and {made_up:.0%} of the others wrong; followed
 {followed:.0%} of the time. Whoever is told nothing tries places in the order in which it read of them ({first:.0%}),
 or any. Where it means to put the thing; world-model examples; names to be copied. No game was played for it: a made-up

@@ -1,6 +1,6 @@
-"""TextWorld Commonsense: its games, and a second try at them; the factorial is `lfo.lab.small_factorial`'s.
+"""TextWorld Commonsense: its games; the factorial is `lfo.lab.small_factorial`'s.
 
-The table of the games is read without Java and without a model; `tokens`, `solved` and `second_tries` play.
+The table of the games is read without Java and without a model; `tokens` and `solved` play.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ from lfo.envs.twc import make
 from lfo.envs.twc.episode import OPEN, PUT, TAKE, TOOLS
 from lfo.envs.twc.game import require_game
 from lfo.envs.twc.tasks import TwcTask, all_tasks
-from lfo.lab.attempts import measure_attempts
-from lfo.lab.reading import Runs
 from lfo.text import TokenizerError, load_codec
 from lfo.text.base import require_base
 from lfo.types import Call, Malformed, Rollout, Turn
@@ -128,22 +126,6 @@ def unplayable() -> str:
     except ConfigError as error:
         return str(error)
     return ""
-
-
-def second_tries(runs: Runs) -> pd.DataFrame:
-    """Success within one and within two greedy attempts, medians over runs: the second one reads feedback on the first.
-
-    Measured once for each run (`lfo.lab.attempts`), which takes its base and, the first time, the game.
-    """
-    rows = []
-    for arm, folders in runs.items():
-        tries = pd.concat([measure_attempts(folder, 2).assign(run=str(folder)) for folder in folders])
-        for (split, within), name in {(s, k): SPLITS[s] for s in SPLITS for k in (1, 2)}.items():
-            part = tries[(tries["split"] == split) & (tries["attempt"] <= within)]
-            reached = part.groupby(["run", "task_id"])["success"].max().groupby("run").mean()
-            row = {"arm": arm, "things": name, "attempts": within, "success": reached.median(), "runs": len(reached)}
-            rows.append(row)
-    return pd.DataFrame(rows)
 
 
 def solved(task: TwcTask) -> str:

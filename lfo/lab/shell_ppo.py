@@ -1,6 +1,6 @@
-"""The shell world: PPO beside DAPO, success by skill and level, and feedback on a frozen policy (notebook 09).
+"""The shell world: PPO beside DAPO, and success by skill and level (notebook 09).
 
-Run folders are read without a sandbox; `second_attempts` plays. The factorial is `lfo.lab.small_factorial`'s.
+Run folders are read without a sandbox. The factorial is `lfo.lab.small_factorial`'s.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ import seaborn as sns
 
 from lfo.envs.shell.sandbox import SandboxError, require_bubblewrap
 from lfo.lab import factorial
-from lfo.lab.attempts import measure_attempts
-from lfo.lab.factorial import FROZEN, draw_curves
-from lfo.lab.hierarchy import Finding, Measure, Study, curves_of, final, lead, middle, number, read_curves, tasks_of
+from lfo.lab.factorial import draw_curves
+from lfo.lab.hierarchy import Finding, Measure, Study, final, lead, middle, read_curves
 from lfo.lab.reading import SPLIT_NAMES, Runs
-from lfo.lab.small_factorial import framed, said
+from lfo.lab.small_factorial import said
 from lfo.runs import RunFolder
 
 SPLITS = {"validation": "known machines (validation)", "test": "new machines (test)"}  # of house tools
@@ -137,34 +136,3 @@ def skill_figure(levels: pd.DataFrame, skills: pd.DataFrame) -> plt.Figure:
         sns.heatmap(table, ax=ax, vmin=0, vmax=1, cmap="viridis", cbar_kws={"label": "success"}, linewidths=0.5)
         ax.set(xlabel="skill, both splits", ylabel="")
     return fig
-
-
-# --- feedback without training ---------------------------------------------------------------
-
-
-def second_attempts(runs: Runs, by: str) -> pd.DataFrame:
-    """Success within two greedy attempts, the second of which reads feedback on the first, as rows of
-    `small_factorial.summary` by the notes "feedback"; by: as there.
-
-    Measured once for each run (`lfo.lab.attempts`), which takes its base and, the first time, the sandbox.
-    """
-    rows = []
-    for arm, folders in runs.items():
-        tries = pd.concat([_attempts(arm, RunFolder(folder), by) for folder in folders])
-        for split in SPLITS:
-            study = Study(curves_of(tries[tries["split"] == split], ["success"]))
-            for found in (_found(study, number(0), name) for name in study.arms):
-                row = {"arm": f"{arm}, 2nd attempt", "notes": "feedback", "policy": FROZEN, "split": split}
-                rows.append(row | {"success": found.value, "low": found.low, "high": found.high, "runs": found.runs})
-    return framed(rows)
-
-
-def _attempts(arm: str, run: RunFolder, by: str) -> pd.DataFrame:
-    """Whether each task succeeded within two attempts, as `curves_of` takes it; tasks that belong to nothing are left
-    out."""
-    tries = measure_attempts(run.path, 2)
-    within = tries[tries["attempt"] <= 2].groupby(["split", "task_id"], sort=False)["success"].max().reset_index()
-    belongs = {task.task_id: getattr(task, by) for split in SPLITS for task in tasks_of(run.config.env, split)}
-    within["company_id"] = within["task_id"].map(belongs)
-    facts = {"arm": arm, "world": run.config.env.world_seed, "seed": run.config.seed}
-    return within[within["company_id"] != ""].assign(**facts)

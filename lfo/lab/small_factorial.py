@@ -1,7 +1,7 @@
 """Who says the notes, and who is trained, in one world and few runs: the factorial of notebooks 09 and 10.
 
 The statistics are those of the phone's (`lfo.lab.hierarchy`). Reads run folders alone, also of runs that are not all
-finished, and without adapters. `splits` are those that are shown, each with its title.
+finished, and without adapters; `second_attempts` plays. `splits` are those that are shown, each with its title.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import matplotlib.pyplot as plt
 import pandas as pd
 
 from lfo.config import RunConfig, as_dict
-from lfo.lab.factorial import NOTHING, TRUTH, WORLD_MODEL, about, draw_bars
-from lfo.lab.hierarchy import Finding, Study, final, middle, read_curves
+from lfo.lab.attempts import measure_attempts
+from lfo.lab.factorial import FROZEN, NOTHING, TRUTH, WORLD_MODEL, about, draw_bars
+from lfo.lab.hierarchy import Finding, Study, curves_of, final, middle, number, read_curves, tasks_of
 from lfo.lab.reading import Runs
 from lfo.lab.sweep import by_arm
 from lfo.runs import RunFolder
@@ -67,6 +68,34 @@ def framed(rows: Sequence[Mapping]) -> pd.DataFrame:
     """Rows of the `summary` as a table, also where there is none."""
     numbers = {"success": float, "low": float, "high": float, "runs": int}
     return pd.DataFrame(rows, columns=COLUMNS).astype(numbers)
+
+
+def second_attempts(runs: Runs, splits: Splits, by: str) -> pd.DataFrame:
+    """Success within two greedy attempts, the second of which reads feedback on the first, as rows of the `summary` by
+    the notes "feedback"; splits, by: as there.
+
+    Measured once for each run (`lfo.lab.attempts`), which takes its base and, the first time, what its world needs.
+    """
+    rows = []
+    for arm, folders in runs.items():
+        tries = pd.concat([_attempts(arm, RunFolder(folder), splits, by) for folder in folders])
+        for split in splits:
+            study = Study(curves_of(tries[tries["split"] == split], ["success"]))
+            for found in (study.find(number(0), middle(name), [name]) for name in study.arms):
+                row = {"arm": f"{arm}, 2nd attempt", "notes": "feedback", "policy": FROZEN, "split": split}
+                rows.append(row | {"success": found.value, "low": found.low, "high": found.high, "runs": found.runs})
+    return framed(rows)
+
+
+def _attempts(arm: str, run: RunFolder, splits: Splits, by: str) -> pd.DataFrame:
+    """Whether each task succeeded within two attempts, as `curves_of` takes it; tasks that belong to nothing are left
+    out."""
+    tries = measure_attempts(run.path, 2)
+    within = tries[tries["attempt"] <= 2].groupby(["split", "task_id"], sort=False)["success"].max().reset_index()
+    belongs = {task.task_id: getattr(task, by) for split in splits for task in tasks_of(run.config.env, split)}
+    within["company_id"] = within["task_id"].map(belongs)
+    facts = {"arm": arm, "world": run.config.env.world_seed, "seed": run.config.seed}
+    return within[within["company_id"] != ""].assign(**facts)
 
 
 def factorial_table(found: pd.DataFrame, splits: Splits) -> pd.DataFrame:

@@ -103,7 +103,7 @@ def test_where_nothing_is_finished_it_says_so(chosen):
     assert len(found) == 0 and len(small_factorial.factorial_table(found, SPLITS)) == 0
     assert set(small_factorial.gains(found, SPLITS, [("imagine", "table")], "things")["points"]) == {"not yet run"}
     plt.close(small_factorial.factorial_figure(found, SPLITS, "who"))
-    assert len(public_world.second_tries({})) == 0
+    assert len(small_factorial.second_attempts({}, SPLITS, "thing")) == 0
     said = small_factorial.progress(chosen)
     assert said.startswith("8 of 27 runs are finished; still to be run: table_frozen (0 of 3), ")
     assert "imagine (2 of 3)" in said and "truth_frozen" not in said
@@ -113,17 +113,17 @@ def test_where_nothing_is_finished_it_says_so(chosen):
 
 
 def test_a_second_try_counts_what_the_first_one_reached(runs):
-    """Of two things the first is put right at once, the second at the second try."""
+    """Of four things the first is put right at once, the second at the second try."""
     for folder in runs["nothing_frozen"]:
-        tries = [("a", 1, 1), ("b", 1, 0), ("b", 2, 1)]
-        rows = [
-            {"split": split, "task_id": task, "level": 1, "attempt": attempt, "success": success, "calls": 1}
-            for split in SPLITS
-            for task, attempt, success in tries
-        ]
+        rows = []
+        for split in SPLITS:
+            tasks = [task.task_id for task in all_tasks() if task.split == split][:4]
+            tries = [(0, 1, 1), *((k, 1, 0) for k in (1, 2, 3)), *((k, 2, int(k == 1)) for k in (1, 2, 3))]
+            facts = {"split": split, "level": 1, "calls": 1}
+            rows += [facts | {"task_id": tasks[k], "attempt": n, "success": success} for k, n, success in tries]
         write_measurement(RunFolder(folder), ATTEMPTS, rows)
-    found = public_world.second_tries({"nothing_frozen": runs["nothing_frozen"]})
-    assert found["success"].tolist() == [0.5, 1, 0.5, 1] and set(found["runs"]) == {3}
+    found = small_factorial.second_attempts({"nothing_frozen": runs["nothing_frozen"]}, SPLITS, "thing")
+    assert found["success"].tolist() == [0.5, 0.5] and set(found["runs"]) == {3} and set(found["notes"]) == {"feedback"}
 
 
 def test_the_world_by_hand():

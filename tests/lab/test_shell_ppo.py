@@ -195,7 +195,7 @@ def test_feedback_without_training_is_a_second_attempt(shell):
                 rows += [facts | {"attempt": k, "success": int(k == 2 and bool(task.machine))} for k in (1, 2)]
         write_measurement(RunFolder(folder), ATTEMPTS, rows)
     again = {"nothing_frozen": shell["nothing_frozen"]}
-    house, everything = (shell_ppo.second_attempts(again, by) for by in (MACHINE, UNIT))
+    house, everything = (small_factorial.second_attempts(again, SPLITS, by) for by in (MACHINE, UNIT))
     assert house["success"].tolist() == [1, 1] and set(house["policy"]) == {FROZEN} and set(house["runs"]) == {3}
     assert set(house["notes"]) == {"feedback"} and house["split"].tolist() == list(SPLITS)
     assert (everything["success"] < 0.8).all()
@@ -203,7 +203,7 @@ def test_feedback_without_training_is_a_second_attempt(shell):
 
 def test_where_nothing_was_run_it_says_so():
     assert len(shell_ppo.growth_table({})) == len(shell_ppo.level_table({})) == len(shell_ppo.skill_table({})) == 0
-    assert len(shell_ppo.second_attempts({}, MACHINE)) == 0
+    assert len(small_factorial.second_attempts({}, SPLITS, MACHINE)) == 0
     plt.close(shell_ppo.skill_figure(shell_ppo.level_table({}), shell_ppo.skill_table({})))
     plt.close(shell_ppo.objectives_figure({}, {}))
 
