@@ -51,7 +51,7 @@ TABLES = {
     "08_overview": "Feedback-guided DAPO, the policy alone; feedback in training only "
     "([notebook 08](../notebooks/08_feedback_guided_dapo.ipynb)):",
     "08_verdicts": "What becomes of its claims:",
-    "08_tuning": "Its settings in tuning worlds, which no figure above shows, at known companies (runs: how many there were):",
+    "08_tuning": "Its settings in tuning worlds, which no figure above shows, at known companies; mind how few runs:",
     "09_factorial": "The shell world: success on tasks with house tools, at known and at new machines "
     "([notebook 09](../notebooks/09_shell_ppo.ipynb)):",
     "09_objectives": "PPO beside DAPO, without notes: success before and after, and how many times as much that is:",
