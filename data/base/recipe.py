@@ -46,7 +46,7 @@ from lfo.protocols import Question
 from lfo.rollout.play import play
 from lfo.text import Codec, load_codec
 from lfo.text.codec import as_acted
-from lfo.types import Attempt, Turn, sha256
+from lfo.types import Attempt, Turn
 
 HERE = Path(__file__).parent
 SEED = 20_000  # worlds of the experiments use seeds below 1,000
@@ -490,21 +490,11 @@ one token of each; other text falls back to bytes. It was trained on sequences o
 """
 
 
-def write_card(folder: Path, model: Qwen3ForCausalLM, tokens_in_vocabulary: int, noted: float) -> None:
+def write_card(folder: Path, model: Qwen3ForCausalLM, noted: float) -> None:
     """recipe.json (settings, checksum, measurements) and the model card made from it."""
     measured = judge(folder)
-    facts = {
-        "seed": SEED,
-        "steps": STEPS,
-        "copy_steps": COPY_STEPS,
-        "polish_from": POLISH_FROM,
-        "noted": noted,
-        "parameters": sum(p.numel() for p in model.parameters()),
-        "vocabulary": tokens_in_vocabulary,
-        "sha256": {name: sha256(folder / name) for name in ("model.safetensors", "tokenizer.json", "config.json")},
-        "measured": measured,
-    }
-    (folder / "recipe.json").write_text(json.dumps(facts, indent=2) + "\n")
+    settings = {"seed": SEED, "steps": STEPS, "copy_steps": COPY_STEPS, "polish_from": POLISH_FROM, "noted": noted}
+    facts = pretraining.write_facts(folder, model, settings, measured)
     information = measured["form_information"]
     said = {"followed": FOLLOWED, "max_tokens": MAX_TOKENS, "free_from": FREE_FROM, "world_steps": WORLD_STEPS}
     said |= {"bar": "at least 60%" if noted else "none"}
@@ -543,7 +533,7 @@ def main() -> None:
 
     stream = Documents(codec, args.copy_steps, args.tokens, args.noted)
     pretraining.pretrain(args, model, codec, pretraining.Schedule(STEPS, POLISH_FROM, args.lr), stream.draw, scores)
-    write_card(args.out, model, len(codec.tokenizer), args.noted)
+    write_card(args.out, model, args.noted)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ data/base/recipe.py writes.
 
 from __future__ import annotations
 
-import json
 import random
 import re
 from collections.abc import Mapping, Sequence
@@ -43,7 +42,7 @@ from lfo.rollout.play import play
 from lfo.text import Codec, load_codec
 from lfo.text.base import load_base
 from lfo.text.codec import as_acted
-from lfo.types import Attempt, Call, sha256
+from lfo.types import Attempt, Call
 
 HERE = Path(__file__).parent
 SEED = 30_000  # worlds of the experiments use seeds below 1,000
@@ -306,17 +305,8 @@ def write_card(folder: Path, step: int, tokens: int) -> None:
     """recipe.json (settings, checksums, measurements) and the model card made from it."""
     model = load_base(folder)
     measured = judge(folder)
-    facts = {
-        "seed": SEED,
-        "step": step,
-        "steps": STEPS,
-        "tokens": tokens,
-        "parameters": model.num_parameters(),
-        "vocabulary": model.config.vocab_size,
-        "sha256": {name: sha256(folder / name) for name in ("model.safetensors", "tokenizer.json", "config.json")},
-        "measured": measured,
-    }
-    (folder / "recipe.json").write_text(json.dumps(facts, indent=2) + "\n")
+    settings = {"seed": SEED, "step": step, "steps": STEPS, "tokens": tokens}
+    facts = pretraining.write_facts(folder, model, settings, measured)
     counted = {name: f"{a / max(b, 1):.1%} of {b}" for name, (a, b) in measured["counts"].items()}
     said = {"noted": explorer.NOTED, "made_up": explorer.MADE_UP, "followed": explorer.FOLLOWED, "lessons": LESSONS}
     table = success_table(measured["success"])

@@ -16,7 +16,6 @@ the files that data/base/recipe.py writes.
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Mapping
 from pathlib import Path
@@ -45,6 +44,7 @@ from lfo.lab.pretraining import (
     build_tokenizer,
     pretrain,
     tokenised,
+    write_facts,
 )
 from lfo.lab.untrained import untrained
 from lfo.protocols import Question
@@ -52,7 +52,7 @@ from lfo.rollout.play import play
 from lfo.text import Codec, load_codec
 from lfo.text.base import load_base
 from lfo.text.codec import as_acted
-from lfo.types import Attempt, sha256
+from lfo.types import Attempt
 
 HERE = Path(__file__).parent
 SEED = 40_000  # worlds of the experiments use seeds below 1,000
@@ -253,17 +253,8 @@ def write_card(folder: Path, step: int, tokens: int) -> None:
     """recipe.json (settings, checksums, measurements) and the model card made from it."""
     model, measured = load_base(folder), judge(folder)
     lengths = public_world.tokens({"own": ModelConfig(base=str(folder)), "phone": ModelConfig()}).set_index("base")
-    facts = {
-        "seed": SEED,
-        "step": step,
-        "steps": STEPS,
-        "tokens": tokens,
-        "parameters": model.num_parameters(),
-        "vocabulary": model.config.vocab_size,
-        "sha256": {name: sha256(folder / name) for name in ("model.safetensors", "tokenizer.json", "config.json")},
-        "measured": measured,
-    }
-    (folder / "recipe.json").write_text(json.dumps(facts, indent=2) + "\n")
+    settings = {"seed": SEED, "step": step, "steps": STEPS, "tokens": tokens}
+    facts = write_facts(folder, model, settings, measured)
     said = {name: f"{a / max(b, 1):.1%} of {b}" for name, (a, b) in measured["counts"].items()}
     chance = public_world.world_table().set_index("split")["chance"]
     said |= {"noted": explorer.NOTED, "recalled": explorer.RECALLED, "made_up": explorer.MADE_UP}

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import tokenizers
@@ -21,7 +22,7 @@ from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from lfo.text import Codec
 from lfo.text.codec import SPECIAL_TOKENS
-from lfo.types import Encoded
+from lfo.types import Encoded, sha256
 
 Document = tuple[list[int], list[int]]
 
@@ -232,3 +233,16 @@ def pretrain(
             torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step + 1}, checkpoint)
             model.save_pretrained(args.out)
     model.save_pretrained(args.out)  # also where there was nothing left to do
+
+
+def write_facts(folder: Path, model: Qwen3ForCausalLM, settings: Mapping, measured: Mapping) -> dict:
+    """recipe.json, how a base was made and what it does, with the checksums of its files; returns what it says."""
+    facts = {
+        **settings,
+        "parameters": model.num_parameters(),
+        "vocabulary": model.config.vocab_size,
+        "sha256": {name: sha256(folder / name) for name in ("model.safetensors", "tokenizer.json", "config.json")},
+        "measured": measured,
+    }
+    (folder / "recipe.json").write_text(json.dumps(facts, indent=2) + "\n")
+    return facts
