@@ -80,6 +80,8 @@ def load_base(
     """
     attention = {"attn_implementation": "eager"} if torch.device(device).type == "cpu" else {}
     model = AutoModelForCausalLM.from_pretrained(**source(path), dtype=dtype, **attention)
+    if Path(path).suffix == ".gguf":
+        model.hf_quantizer.remove_quantization_config(model)  # the weights are plain now: let them be saved
     return model if stay else model.to(device)
 
 

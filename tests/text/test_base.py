@@ -129,6 +129,14 @@ def test_smollm2_is_read_in_fp32_and_speaks(smollm2):
     assert "Paris" in tokenizer.decode(said)
 
 
+def test_smollm2_can_be_saved_as_any_base(smollm2, tmp_path):
+    """transformers refuses to save what was read from a .gguf file, merged adapters included."""
+    model = load_base(smollm2)
+    model.save_pretrained(tmp_path)
+    saved = load_base(tmp_path).state_dict()
+    assert all(torch.equal(weight, saved[name]) for name, weight in model.state_dict().items())
+
+
 # --- the shipped weights ---------------------------------------------------------------------
 
 
