@@ -174,6 +174,15 @@ def _said(cell: Mapping, share: bool) -> str:
     return f"{median}{'%' if share else ''} [{low}, {high}]"
 
 
+def dial_table(table: pd.DataFrame, policy: str = FROZEN) -> pd.DataFrame:
+    """The `dial_summary`, a row per position of both dials and kind of companies: success by who says the notes."""
+    data = table.query("metric == 'success' and world == @ALL and policy == @policy")
+    said = [_said(row, share=True) for row in data.to_dict("records")]
+    data = data.assign(said=said, companies=data["split"].map(SPLIT_NAMES))
+    rows = data.pivot(index=["replies", "circumstances", "companies", "runs"], columns="notes", values="said")
+    return rows[[name for name in ORDER if name in rows]].reset_index().rename_axis(columns=None)
+
+
 def level_table(
     runs: Runs, splits: Mapping[str, str] = SPLIT_NAMES, levels: Iterable[int] = LEVELS, by: str = "company_id"
 ) -> pd.DataFrame:

@@ -47,6 +47,8 @@ TABLES = {
     "04_told": "What bounds it: the same policies told nothing, what their world model says (`imagined`), what is\n"
     "usual in the trade (`typical`; `typical and house` with the field that companies of it like to add), of a new\n"
     "company all that can be known, and the truth:",
+    "04_dials": "Kinds of circumstances, and whether CSRs give reasons: success after 320 tasks, policy\n"
+    "frozen ([dials.yaml](../configs/dials.yaml)):",
     "04_attempts": "Success within k attempts, and calls per success:",
     "08_overview": "Feedback-guided DAPO, the policy alone; feedback in training only "
     "([notebook 08](../notebooks/08_feedback_guided_dapo.ipynb)):",

@@ -246,6 +246,15 @@ def test_success_against_circumstances(summary):
     )
 
 
+def test_a_row_for_every_position_of_the_dials(summary):
+    """Of frozen policies; the truth alone has one here, 50% at known companies and 100% at new ones."""
+    tables = [summary.assign(circumstances=dial) for dial in (4, 0)]
+    table = factorial.dial_table(pd.concat(tables))
+    assert list(table.columns) == ["replies", "circumstances", "companies", "runs", TRUTH]
+    assert table["circumstances"].tolist() == [0, 0, 4, 4] and set(table["replies"]) == {"reasons"}
+    assert [cell.partition(" ")[0] for cell in table[TRUTH]] == ["50%", "100%"] * 2
+
+
 def test_curves_against_what_they_cost(tmp_path):
     """Two steps of 4 and 6 groups of 8; an evaluation before, between and after."""
     folder = write_run(tmp_path / "arm" / "seed0", {}, {"validation": ["00", "10", "11"], "test": ["00", "00", "10"]})
