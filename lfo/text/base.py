@@ -121,10 +121,11 @@ def bf16_pays(device: str | torch.device = "cpu") -> bool:
 
 def fastest(*contenders: Callable[[], None], rounds: int = 10) -> list[float]:
     """Seconds of processor time of each one's fastest round; rounds are in turn, after one that warms up."""
-    seconds: list[list[float]] = [[] for _ in contenders]
-    for _ in range(rounds + 1):
-        for work, spent in zip(contenders, seconds, strict=True):
-            began = time.process_time()
-            work()
-            spent.append(time.process_time() - began)
-    return [min(spent[1:]) for spent in seconds]
+
+    def seconds(work: Callable[[], None]) -> float:
+        began = time.process_time()
+        work()
+        return time.process_time() - began
+
+    spent = [[seconds(work) for work in contenders] for _ in range(rounds + 1)]
+    return [min(each) for each in zip(*spent[1:], strict=True)]

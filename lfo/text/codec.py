@@ -156,9 +156,7 @@ class Codec:
             if turn.tool in tools:
                 asked = Question(request, tuple(turns[:i]), turn.action)
                 encoded = self.encoded(asked, turn.observation)
-                found.append(
-                    Example(task_id, turn.action, turn.observation, turn.status, encoded, request, asked.turns)
-                )
+                found += [Example(task_id, turn.action, turn.observation, turn.status, encoded, request, asked.turns)]
         return found
 
 
