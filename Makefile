@@ -13,6 +13,10 @@ VLLM   := .venv-vllm
 BENCH  := .venv-bench
 # verifiers, too: it and OpenEnv want different versions of mcp.
 VERIFIERS := .venv-verifiers
+OPENENV   := .venv-openenv
+# Ray and the trackers are extras, which the rest is tested without.
+RAY      := .venv-ray
+TRACKERS := .venv-trackers
 # What makes the pages and what drives a browser are no part of what trains.
 SITE   := .venv-site
 # What the extra `docs` names, without lfo and its torch.
@@ -48,7 +52,7 @@ unexport MPLBACKEND
 
 PAPERMILL = $(BIN)/papermill -k python3 --cwd . --log-output
 
-.PHONY: help setup results lab notebooks science test test-notebooks test-vllm test-verifiers test-extras setup-vllm bench base base-shell base-twc site test-wheel test-browser clean
+.PHONY: help setup results lab notebooks science test test-notebooks test-vllm test-verifiers test-adapters test-extras setup-vllm bench base base-shell base-twc site test-wheel test-browser clean
 
 help:  ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -153,6 +157,17 @@ test-verifiers: $(VERIFIERS)/.installed  ## the package in integrations/, played
 	else \
 		echo "== test: skipped; uv finds no package index here, UV_DEFAULT_INDEX names one"; \
 	fi
+
+# The tests that are skipped where these are not installed, and those that stand beside them.
+test-adapters:  ## TRL, OpenEnv, Ray and trackers tested with the real libraries, each in an environment of its own
+	@$(MAKE) --no-print-directory setup VENV=$(BENCH) EXTRA=cpu,bench
+	$(BENCH)/bin/pytest tests/envs/adapters/test_trl_adapter.py tests/envs/adapters/test_adapters.py
+	@$(MAKE) --no-print-directory setup VENV=$(OPENENV) EXTRA=cpu,openenv
+	$(OPENENV)/bin/pytest tests/envs/adapters/test_openenv_adapter.py tests/envs/adapters/test_adapters.py
+	@$(MAKE) --no-print-directory setup VENV=$(RAY) EXTRA=cpu,ray
+	$(RAY)/bin/pytest tests/lab/test_cluster.py
+	@$(MAKE) --no-print-directory setup VENV=$(TRACKERS) EXTRA=cpu,tensorboard,wandb,trackio
+	$(TRACKERS)/bin/pytest tests/lab/test_tracking.py
 
 test-extras:  ## install each extra by itself into a fresh environment and use it (gigabytes; EXTRAS="openenv verl" for some)
 	$(PYTHON) scripts/extras.py $(EXTRAS)
