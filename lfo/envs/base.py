@@ -1,4 +1,4 @@
-"""What environments have in common: tools, how a call of one is written, how what an agent wrote is read.
+"""What environments have in common: splits, tools, how a call of one is written, how what an agent wrote is read.
 
 An action in the `tags` dialect is ``tool<|args|>{...json...}``, between ``<|tool|>``, which the rollout loop says, and
 ``<|end|>``, which the policy says. An empty action calls no tool: the agent hangs up. `from_chat` brings a chat model's
@@ -16,6 +16,7 @@ from lfo.config import ConfigError
 from lfo.protocols import Responder, Teller
 from lfo.types import Action, Call, Hangup, Malformed, StopReason, Task, Turn
 
+SPLITS = ("train", "validation", "test")
 ARGS_TAG = "<|args|>"
 MAX_ACTION_CHARS = 4_000  # longer than any sensible call; guards the JSON parser
 

@@ -9,8 +9,8 @@ import functools
 from typing import Any
 from uuid import uuid4
 
-from lfo.envs.adapters.shared import SPLITS, chosen, tasks_of
-from lfo.envs.base import parse_action, written
+from lfo.envs.adapters.shared import chosen, tasks_of
+from lfo.envs.base import SPLITS, parse_action, written
 from lfo.protocols import Environment, Episode
 from lfo.types import Call, Hangup
 

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 from gymnasium.utils.seeding import np_random
 
+from lfo.envs.base import SPLITS
 from lfo.protocols import Environment
 from lfo.types import Task
-
-SPLITS = ("train", "validation", "test")
 
 
 def tasks_of(env: Environment, split: str) -> list[Task]:

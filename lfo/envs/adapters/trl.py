@@ -18,8 +18,8 @@ import inspect
 from collections.abc import Mapping
 from typing import Literal
 
-from lfo.envs.adapters.shared import SPLITS, chosen, tasks_of
-from lfo.envs.base import Tool, parse_action, written
+from lfo.envs.adapters.shared import chosen, tasks_of
+from lfo.envs.base import SPLITS, Tool, parse_action, written
 from lfo.protocols import Environment, Episode
 from lfo.types import Call, Hangup, Task
 

@@ -13,12 +13,11 @@ from collections.abc import Callable, Iterator, Mapping
 
 from pydantic import JsonValue
 
-from lfo.envs.base import from_chat, parse_action, written
+from lfo.envs.base import SPLITS, from_chat, parse_action, written
 from lfo.envs.server import wire
 from lfo.protocols import Environment, Episode
 from lfo.types import Action, Call, Malformed, Task
 
-SPLITS = ("train", "validation", "test")
 SWEEP_SECONDS = 1.0  # between looks for sessions that nobody uses
 _log = logging.getLogger(__name__)
 
