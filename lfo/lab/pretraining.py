@@ -21,6 +21,7 @@ from tqdm import tqdm
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from lfo.text import Codec
+from lfo.text.base import bf16_pays
 from lfo.text.codec import SPECIAL_TOKENS
 from lfo.types import Encoded, sha256
 
@@ -148,12 +149,12 @@ def batches(documents: Sequence[Document], pad_id: int, rows: int = 24) -> Itera
 # --- training --------------------------------------------------------------------------------
 
 
-def train_step(model, optimizer, documents: Sequence[Document], pad_id: int) -> float:
-    """One optimizer step over all documents; returns the loss in nats per trained token."""
+def train_step(model, optimizer, documents: Sequence[Document], pad_id: int, rows: int = 24) -> float:
+    """One optimizer step over all documents, so many at a time; returns the loss in nats per trained token."""
     total = sum(sum(m) for _, m in documents)
     loss_sum = 0.0
-    for ids, mask in batches(documents, pad_id):
-        with torch.autocast("cpu", torch.bfloat16):
+    for ids, mask in batches(documents, pad_id, rows):
+        with torch.autocast("cpu", torch.bfloat16, enabled=bf16_pays()):
             # Right padding needs no attention mask under causal attention.
             hidden = model.model(ids, use_cache=False).last_hidden_state[:, :-1]
             picked = mask[:, 1:].bool()

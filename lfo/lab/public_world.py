@@ -17,6 +17,7 @@ from lfo.envs.twc import make
 from lfo.envs.twc.episode import OPEN, PUT, TAKE, TOOLS
 from lfo.envs.twc.game import require_game
 from lfo.envs.twc.tasks import TwcTask, all_tasks
+from lfo.lab.reading import RUN, Runs, frame
 from lfo.text import TokenizerError, load_codec
 from lfo.text.base import require_base
 from lfo.types import Call, Malformed, Rollout, Turn
@@ -126,6 +127,19 @@ def unplayable() -> str:
     except ConfigError as error:
         return str(error)
     return ""
+
+
+def knowledge_table(runs: Runs) -> pd.DataFrame:
+    """What the world models know at the end (`TwcKnowledge.examine`), medians over the runs: the share of answers that
+    say rightly whether a thing belongs somewhere, also of right and of wrong places alone. A coin has half of all."""
+    shares = {"rule_accuracy": "answers right", "rule_accuracy_right": "of right places"}
+    shares |= {"rule_accuracy_wrong": "of wrong places"}
+    known = frame(runs, "rules").reindex(columns=["arm", *RUN, "tasks", "split", "n", *shares])
+    last = known[known["tasks"] == known.groupby(["arm", *RUN])["tasks"].transform("max")]
+    found = last.groupby(["arm", "split"], sort=False)
+    table = found[[*shares]].median().assign(questions=found["n"].max(), runs=found.size())
+    table = table.rename(columns=shares).reset_index()
+    return table.assign(split=table["split"].map(SPLITS)).rename(columns={"split": "things"})
 
 
 def solved(task: TwcTask) -> str:

@@ -6,6 +6,7 @@ finished, and without adapters; `second_attempts` plays. `splits` are those that
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import pandas as pd
 from lfo.config import RunConfig, as_dict
 from lfo.lab.attempts import measure_attempts
 from lfo.lab.factorial import FROZEN, NOTHING, TRUTH, WORLD_MODEL, about, draw_bars
-from lfo.lab.hierarchy import Finding, Study, curves_of, final, middle, number, read_curves, tasks_of
+from lfo.lab.hierarchy import Finding, Study, curves_of, final, lead, middle, number, read_curves, tasks_of
 from lfo.lab.reading import Runs
 from lfo.lab.sweep import by_arm
 from lfo.runs import RunFolder
@@ -82,7 +83,7 @@ def second_attempts(runs: Runs, splits: Splits, by: str) -> pd.DataFrame:
         for split in splits:
             study = Study(curves_of(tries[tries["split"] == split], ["success"]))
             for found in (study.find(number(0), middle(name), [name]) for name in study.arms):
-                row = {"arm": f"{arm}, 2nd attempt", "notes": "feedback", "policy": FROZEN, "split": split}
+                row = {"arm": f"{arm}, within 2 attempts", "notes": "feedback", "policy": FROZEN, "split": split}
                 rows.append(row | {"success": found.value, "low": found.low, "high": found.high, "runs": found.runs})
     return framed(rows)
 
@@ -133,16 +134,17 @@ def factorial_figure(
     return fig
 
 
-def gains(found: pd.DataFrame, splits: Splits, pairs: Iterable[Sequence[str]], where: str) -> pd.DataFrame:
-    """Differences of success between pairs of arms, in points; a pair with an arm that is missing says so.
+def gains(runs: Runs, splits: Splits, by: str, pairs: Iterable[Sequence[str]], where: str) -> pd.DataFrame:
+    """How much the median of an arm is above that of another at the end, in points with its 95% interval, by pair and
+    split; a pair with an arm that is missing says so.
 
-    where: what the column of the splits is called.
+    by: as for `summary`. where: what the column of the splits is called.
     """
-    rows = []
-    for arm, other in pairs:
-        for split, name in splits.items():
-            part = found[found["split"] == split].set_index("arm")["success"]
-            there = {arm, other} <= set(part.index)
-            row = {"arm": arm, "against": other, where: name}
-            rows.append(row | {"points": f"{100 * (part[arm] - part[other]):+.0f}" if there else "not yet run"})
+    rows, studies = [], {split: Study(read_curves(runs, split, by=by)) for split in splits}
+    for (arm, other), (split, name) in itertools.product(pairs, splits.items()):
+        points = "not yet run"
+        if {arm, other} <= set(studies[split].arms):
+            found = studies[split].find(final, lead(arm, other), [arm, other])
+            points = "{:+.0f} [{:+.0f}, {:+.0f}]".format(*(100 * x for x in (found.value, found.low, found.high)))
+        rows.append({"arm": arm, "against": other, where: name, "points": points})
     return pd.DataFrame(rows)

@@ -90,8 +90,10 @@ def test_tables_and_figure(runs):
     found = small_factorial.summary(runs, SPLITS, "thing")
     table = small_factorial.factorial_table(found, SPLITS).set_index("arm")
     assert table.loc["truth_frozen", SPLITS["test"]] == "100% [100, 100]" and table.loc["imagine", "runs"] == 2
-    gains = small_factorial.gains(found, SPLITS, [("truth_frozen", "nothing_frozen"), ("imagine", "table")], "things")
-    assert gains["points"].tolist() == ["+50", "+100", "not yet run", "not yet run"]
+    pairs = [("truth_frozen", "nothing_frozen"), ("imagine", "table")]
+    gains = small_factorial.gains(runs, SPLITS, "thing", pairs, "things")
+    first, second, *rest = gains["points"]
+    assert first.startswith("+50 [") and second == "+100 [+100, +100]" and rest == ["not yet run"] * 2
     fig = small_factorial.factorial_figure(found, SPLITS, "who")
     heights = [patch.get_height() for patch in fig.axes[1].patches]
     assert 1.0 in heights and 0.25 in heights and fig.axes[0].get_title() == SPLITS["train"]
@@ -101,7 +103,9 @@ def test_tables_and_figure(runs):
 def test_where_nothing_is_finished_it_says_so(chosen):
     found = small_factorial.summary({}, SPLITS, "thing")
     assert len(found) == 0 and len(small_factorial.factorial_table(found, SPLITS)) == 0
-    assert set(small_factorial.gains(found, SPLITS, [("imagine", "table")], "things")["points"]) == {"not yet run"}
+    pairs = [("imagine", "table")]
+    assert set(small_factorial.gains({}, SPLITS, "thing", pairs, "things")["points"]) == {"not yet run"}
+    assert len(public_world.knowledge_table({})) == 0
     plt.close(small_factorial.factorial_figure(found, SPLITS, "who"))
     assert len(small_factorial.second_attempts({}, SPLITS, "thing")) == 0
     said = small_factorial.progress(chosen)
@@ -110,6 +114,18 @@ def test_where_nothing_is_finished_it_says_so(chosen):
     other = {folder: dataclasses.replace(config, seed=7) for folder, config in chosen.items()}
     assert small_factorial.finished(other) == {}, "a run of other settings is another run"
     assert small_factorial.progress({}) == "0 of 0 runs are finished."
+
+
+def test_what_a_world_model_knows_is_what_it_knows_at_the_end(runs):
+    """Of two runs, medians; what was known on the way does not count."""
+    for shares, folder in zip(((0.5, 0.0, 1.0), (0.75, 0.5, 1.0)), runs["imagine"], strict=True):
+        names = ("rule_accuracy", "rule_accuracy_right", "rule_accuracy_wrong")
+        asked = {"kind": "rules", "split": "test", "n": 32, **dict(zip(names, shares, strict=True))}
+        early = dict.fromkeys(names, 0.9)
+        RunFolder(folder).log([asked | {"tasks": 0, **early}, asked | {"tasks": 320}])
+    (row,) = public_world.knowledge_table({"imagine": runs["imagine"]}).to_dict("records")
+    assert (row["things"], row["runs"], row["questions"]) == (SPLITS["test"], 2, 32)
+    assert (row["answers right"], row["of right places"], row["of wrong places"]) == (0.625, 0.25, 1.0)
 
 
 def test_a_second_try_counts_what_the_first_one_reached(runs):

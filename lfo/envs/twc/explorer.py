@@ -166,29 +166,37 @@ class Transcript:
 
 @dataclasses.dataclass
 class Told:
-    """What a user was told: notes, the places that are said to be right and wrong, and what it intended on the way."""
+    """What a user was told: notes, the places that are said to be right and wrong, and what it intended on the way.
+
+    first: how often who knows no more tries the first place that is left, see `FIRST`."""
 
     notes: list[str]
     right: list[str]
     wrong: list[str]
     intentions: list[tuple[int, tuple[Turn, ...], str]]
+    first: float
 
     def means(self, rng: random.Random, room: Room, tried: Sequence[str] = ()) -> str:
         """Where the thing is put next: where it is said to belong, else anywhere that is not known to be wrong."""
         told = [place for place in self.right if place not in tried]
         left = [place for place in room.places if place not in (*self.wrong, *tried)]
-        return rng.choice(told) if told else anywhere(rng, left or room.places)
+        return rng.choice(told) if told else anywhere(rng, left or room.places, self.first)
 
 
-def anywhere(rng: random.Random, places: Sequence[str]) -> str:
-    """The first of the places, or now and then any."""
-    return places[0] if rng.random() < FIRST else rng.choice(places)
+def anywhere(rng: random.Random, places: Sequence[str], first: float = FIRST) -> str:
+    """The first of the places so often, else any."""
+    return places[0] if rng.random() < first else rng.choice(places)
 
 
-def attempt(rng: random.Random) -> Transcript:
+def untold(rng: random.Random, room: Room, first: float) -> Told:
+    """Nothing was said: the thing is meant to be put anywhere."""
+    return Told([], [], [], [(0, (), anywhere(rng, room.places, first))], first)
+
+
+def attempt(rng: random.Random, first: float = FIRST) -> Transcript:
     """A user in a room that was never before, told something or nothing."""
     room = draw_room(rng)
-    told = _told(rng, room) if rng.random() < NOTED else Told([], [], [], [(0, (), anywhere(rng, room.places))])
+    told = _told(rng, room, first) if rng.random() < NOTED else untold(rng, room, first)
     return play(rng, room, told, follows=rng.random() < FOLLOWED)
 
 
@@ -197,7 +205,7 @@ def play(rng: random.Random, room: Room, told: Told, follows: bool) -> Transcrip
     episode, slips, tried = TwcEpisode(room.task, play=room.replay), [], []
     _take(episode)
     while episode.stop is None:
-        place = (told if follows else Told([], [], [], [])).means(rng, room, tried)
+        place = (told if follows else Told([], [], [], [], told.first)).means(rng, room, tried)
         opened = [turn.action.arguments["place"] for turn in episode.turns if turn.tool == OPEN]
         if place in room.closed and place not in opened:
             if rng.random() < SLIPS:
@@ -224,19 +232,19 @@ def put(room: Room, place: str) -> Call:
     return Call(PUT, {"thing": room.thing, "place": place})
 
 
-def _told(rng: random.Random, room: Room) -> Told:
+def _told(rng: random.Random, room: Room, first: float) -> Told:
     """Notes on earlier attempts, where the thing belongs, or what would be answered, place by place."""
     if rng.random() < RECALLED:
-        return _recalled(rng, room)
+        return _recalled(rng, room, first)
     if rng.random() < MADE_UP:
         room = dataclasses.replace(room, right=(rng.choice(room.places),))
     source, knowledge = rng.choice(SAID_BY), TwcKnowledge([room.task])
     if rng.random() < 0.4:
         right = room.right[0]
         note = f"{source}: {BELONGS.format(thing=room.thing, place=right)}"
-        return Told([note], [right], [], [(0, (), anywhere(rng, room.places))])
+        return Told([note], [right], [], [(0, (), anywhere(rng, room.places, first))], first)
     kindred = f"{_word(rng, QUALITIES)} {room.thing.split()[-1]}"
-    told, turns = Told([], [], [], []), ()
+    told, turns = Told([], [], [], [], first), ()
     for _ in range(min(len(room.places), rng.randint(1, 6))):
         place = told.means(rng, room)
         told.intentions.append((len(told.notes), turns, place))
@@ -251,9 +259,9 @@ def _told(rng: random.Random, room: Room) -> Told:
     return told
 
 
-def _recalled(rng: random.Random, room: Room) -> Told:
+def _recalled(rng: random.Random, room: Room, first: float) -> Told:
     """What one to three earlier attempts have to tell, each of which has heard of those before."""
-    told = Told([], [], [], [(0, (), anywhere(rng, room.places))])
+    told = untold(rng, room, first)
     for _ in range(rng.randint(1, 3)):
         turns = play(rng, room, told, follows=True).turns
         if turns[-1].tool == PUT and turns[-1].status == UP:

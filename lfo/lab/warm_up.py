@@ -1,0 +1,95 @@
+"""A real language model is shown how the public world is played, before a factorial is worth its hours.
+
+    python -m lfo.lab.warm_up --config configs/twc.yaml --base models/SmolLM2-135M-Instruct.Q4_1.gguf
+
+LoRA by cross-entropy on transcripts of the exploratory user in made-up rooms (`lfo.envs.twc.explorer`), as a run's own
+codec writes them, merged into its base in fp32: how things are taken and put, that what is closed is opened first,
+how a note is followed, and nothing of what belongs where. No game is played. Who is told nothing puts the thing into
+any place: a real model can choose among names without mixing them. Writes the base that the config names.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import time
+from pathlib import Path
+
+import torch
+
+from lfo.config import ModelConfig, load_config
+from lfo.envs import make_environment
+from lfo.envs.twc import explorer
+from lfo.envs.twc.explorer import Transcript
+from lfo.lab.pretraining import Document, answered, train_step, write_facts
+from lfo.learn.adapters import parameters, with_adapters
+from lfo.protocols import Question
+from lfo.text import Codec, load_codec
+from lfo.text.base import load_base, load_tokenizer
+
+SEED = 50_000  # worlds of the experiments use seeds below 1,000
+PREDICTED = 0.2  # share of the documents that are world-model examples
+NAME = "warm_up"
+
+
+def spoken(codec: Codec, transcript: Transcript) -> Document:
+    """An episode as a rollout has it; trained on what is said, calls and what closes them."""
+    ids = codec.prompt(transcript.room.request)
+    mask = [0] * len(ids)
+    for i, turn in enumerate(transcript.turns):
+        for source, _, said in (note.partition(": ") for note in transcript.notes if i == 1):
+            ids += codec.note(source, codec.encode(said))
+        mask += [0] * (len(ids) - len(mask))
+        whole, read = codec.turn(turn.action, turn.observation), len(codec.observation(turn.observation))
+        ids += whole
+        mask += [0] * len(codec.opener) + [1] * (len(whole) - len(codec.opener) - read) + [0] * read
+    return ids, mask
+
+
+def draw(codec: Codec, rng: random.Random) -> Document:
+    """An episode without slips, or what is answered to a put."""
+    if rng.random() < PREDICTED:
+        room = explorer.draw_room(rng)
+        call, reply = explorer.predicted(rng, room)
+        return answered(codec.encoded(Question(room.request, (), call), reply))
+    transcript = explorer.attempt(rng, first=0)
+    return draw(codec, rng) if transcript.slips else spoken(codec, transcript)
+
+
+def warm_up(codec: Codec, base: Path, model: ModelConfig, steps: int, documents: int, rate: float) -> None:
+    """Train and merge; `model.base` is where the merged weights are written, beside the tokenizer and recipe.json."""
+    began, out = time.time(), Path(model.base)
+    bare = load_base(base)
+    adapted = with_adapters(bare, model, [NAME], SEED)
+    optimizer = torch.optim.AdamW(parameters(adapted, NAME), lr=rate, weight_decay=0.0)
+    losses = []
+    for step in range(steps):
+        for group in optimizer.param_groups:
+            group["lr"] = rate * min(1.0, (step + 1) / 10, (steps - step) / 10)
+        rng = random.Random(f"{SEED}/{step}")
+        drawn = sorted((draw(codec, rng) for _ in range(documents)), key=lambda document: len(document[0]))
+        losses.append(train_step(bare, optimizer, drawn, codec.pad_id, rows=1))  # memory, not time, is scarce
+        print(f"step {step + 1} of {steps}, loss {losses[-1]:.3f}, {time.time() - began:.0f} s", flush=True)
+    merged = adapted.merge_and_unload()
+    merged.save_pretrained(out)
+    load_tokenizer(base).save_pretrained(out)
+    settings = {"base": base.name, "seed": SEED, "steps": steps, "documents": documents, "rate": rate}
+    write_facts(out, merged, settings, {"loss": losses})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--config", default="configs/twc.yaml", help="whose base is written, in whose dialect")
+    parser.add_argument("--base", type=Path, required=True, help="the model that is warmed up")
+    parser.add_argument("--steps", type=int, default=24)
+    parser.add_argument("--documents", type=int, default=6, help="per step")
+    parser.add_argument("--rate", type=float, default=5e-4)
+    args = parser.parse_args()
+    config = load_config(args.config)
+    heard = ModelConfig(base=str(args.base), dialect=config.model.dialect)
+    codec = load_codec(heard, make_environment(config.env))
+    warm_up(codec, args.base, config.model, args.steps, args.documents, args.rate)
+
+
+if __name__ == "__main__":
+    main()

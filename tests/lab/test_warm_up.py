@@ -1,0 +1,67 @@
+"""warm_up: what a real model is shown of the public world, and the base that comes of it."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+import torch
+
+from lfo.config import EnvConfig, ModelConfig
+from lfo.envs import make_environment
+from lfo.envs.base import written
+from lfo.envs.twc import explorer
+from lfo.lab.warm_up import draw, spoken, warm_up
+from lfo.text import load_codec
+from lfo.text.base import load_base
+
+BASE = Path(__file__).resolve().parents[2] / "data" / "base_twc"
+
+
+@pytest.fixture(scope="module")
+def codec():
+    return load_codec(ModelConfig(base=str(BASE)), make_environment(EnvConfig(name="twc")))
+
+
+@pytest.fixture(scope="module")
+def noted():
+    """An episode with notes and without slips."""
+    rng = random.Random(3)
+    return next(t for t in (explorer.attempt(rng, first=0) for _ in range(1000)) if t.notes and not t.slips)
+
+
+def test_it_learns_to_say_the_calls_and_nothing_else(codec, noted):
+    """Request, notes once the thing is in hand, observations: read, and not trained on."""
+    ids, mask = spoken(codec, noted)
+    said = codec.decode([token for token, trained in zip(ids, mask, strict=True) if trained])
+    assert said == "".join(f"{written(turn.action)}<|end|>" for turn in noted.turns)
+    first, *rest = noted.turns
+    text = codec.decode(ids)
+    assert text.startswith(f"<|task|>{noted.room.request}<|/task|><|tool|>{written(first.action)}<|end|>")
+    told = "".join(f"<|note|>{note}<|/note|>" for note in noted.notes)
+    assert f"<|obs|>{first.observation}<|/obs|>{told}<|tool|>{written(rest[0].action)}" in text
+
+
+def test_who_is_told_nothing_may_put_it_anywhere():
+    rng = random.Random(0)
+    rooms = [t.intentions[0][2] == t.room.places[0] for t in (explorer.attempt(rng, first=0) for _ in range(400))]
+    usual = [t.intentions[0][2] == t.room.places[0] for t in (explorer.attempt(rng) for _ in range(400))]
+    assert sum(rooms) / len(rooms) < 0.35 and sum(usual) / len(usual) > 0.8
+
+
+def test_a_fifth_of_what_it_reads_are_answers(codec):
+    rng = random.Random(0)
+    answers = [codec.decode(draw(codec, rng)[0]).startswith("<|state|>") for _ in range(300)]
+    assert 0.12 < sum(answers) / len(answers) < 0.28
+
+
+def test_what_comes_of_it_is_a_plain_base(codec, tmp_path):
+    """Merged: other weights than before, no adapter left, and what it was made of beside them."""
+    warm_up(codec, BASE, ModelConfig(base=str(tmp_path / "warm"), rank=4), steps=3, documents=2, rate=1e-2)
+    before, after = load_base(BASE).state_dict(), load_base(tmp_path / "warm").state_dict()
+    assert before.keys() == after.keys() and any(not torch.equal(before[name], after[name]) for name in before)
+    facts = json.loads((tmp_path / "warm" / "recipe.json").read_text())
+    assert (facts["base"], facts["steps"], len(facts["measured"]["loss"])) == ("base_twc", 3, 3)
+    assert load_codec(ModelConfig(base=str(tmp_path / "warm")), codec.env).encode("a") == codec.encode("a")
