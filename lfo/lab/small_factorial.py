@@ -26,9 +26,9 @@ COLUMNS = "arm notes policy split success low high runs".split()
 Splits = Mapping[str, str]
 
 
-def finished(chosen: Mapping[Path, RunConfig]) -> dict[str, list[Path]]:
-    """Of the runs of a grid those that were evaluated at the end of their budget, by arm, also without adapters."""
-    return by_arm(folder for folder, config in chosen.items() if _evaluated(RunFolder(folder), config))
+def finished(chosen: Mapping[Path, RunConfig], parts: int = 1) -> dict[str, list[Path]]:
+    """Of a grid's runs those that were evaluated at the end of their budget, as `by_arm`; also without adapters."""
+    return by_arm((folder for folder, config in chosen.items() if _evaluated(RunFolder(folder), config)), parts)
 
 
 def _evaluated(run: RunFolder, config: RunConfig) -> bool:
