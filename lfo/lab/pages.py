@@ -30,7 +30,7 @@ ROWS = {
 # And the figures that it shows, where they were drawn.
 FIGURES = {
     "04_factorial": "who says the notes, policy frozen and trained",
-    "04_dials": "circumstances and reasons: success after 320 tasks, policy frozen",
+    "04_dials": "circumstances and reasons, policy frozen",
     "04_curves_tasks": "success against sampled tasks",
 }
 KNOWN, NEW = "validation", "test"
