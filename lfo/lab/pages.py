@@ -61,9 +61,10 @@ TABLES = {
     "above `ppo`:",
     "10_factorial": "The public world, where 22% is chance and a constant answer wins half "
     "([notebook 10](../notebooks/10_public_world.ipynb)):",
+    "10_knowledge": "What its world models know at the end, asked about a right and a wrong place of things (a coin\n"
+    "has half):",
     "03_final_success": "What `make results` trains in world 0, where everything was developed, by level, pooled over "
     "its seeds, with Wilson 95% intervals ([curves](../results/03_learning_curves.png)):",
-    "10_knowledge": "What its world models know at the end, asked about a right and a wrong place of things; a coin has half:",
 }
 
 
