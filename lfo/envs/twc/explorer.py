@@ -183,7 +183,7 @@ class Told:
         return rng.choice(told) if told else anywhere(rng, left or room.places, self.first)
 
 
-def anywhere(rng: random.Random, places: Sequence[str], first: float = FIRST) -> str:
+def anywhere(rng: random.Random, places: Sequence[str], first: float) -> str:
     """The first of the places so often, else any."""
     return places[0] if rng.random() < first else rng.choice(places)
 
