@@ -165,8 +165,9 @@ class FeedbackConfig:
     """Later rollouts of a group read what went wrong in earlier ones; the policy is to do without (`Feedback`)."""
 
     # who says what went wrong: rules, from what was said to the agent; the model without adapters; both; imagined, by
-    # what the world model would have answered; shuffled, the control: what was said in another task's attempts
-    source: Literal["rules", "model", "both", "imagined", "shuffled"] = "rules"
+    # what the world model would have answered; two controls: shuffled, what was said in another task's attempts, and
+    # none, nothing, so that the teacher only tries again
+    source: Literal["rules", "model", "both", "imagined", "shuffled", "none"] = "rules"
     start: Annotated[int, Field(strict=True, ge=2)] = 2  # the first rollout of a group that reads some
     wave: Count = 0  # rollouts that begin together from there on; 0: all the rest
     accumulate: Literal["all", "last", "summary"] = "all"  # attempts; summary: of each callee what was said last
@@ -186,6 +187,8 @@ class FeedbackConfig:
     def __post_init__(self):
         if self.learn == "kl" and self.source != "rules":
             raise ConfigError("feedback.learn 'kl' asks nobody for feedback: set feedback.source to 'rules'.")
+        if self.source == "none" and self.teacher == "live":
+            raise ConfigError("feedback.source 'none' is for a teacher: set feedback.teacher to 'base' or 'average'.")
 
     @property
     def actor(self) -> str:

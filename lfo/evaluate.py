@@ -95,8 +95,7 @@ def predict_replies(
         Prompt(list(questions[i]), adapter, REPLY_TOKENS, codec.reply_end_id, temperature, derive_seed(seed, i))
         for i in mine
     ]
-    texts = [codec.reply_text(said.tokens) for said in complete(engine, asked)]
-    return distributed.join(mine, texts)
+    return distributed.join(mine, [codec.reply_text(said.tokens) for said in complete(engine, asked)])
 
 
 def inspect_replies(engine: Engine, codec: Codec, examples: Sequence[Example], adapter: str) -> list[dict]:
@@ -167,10 +166,11 @@ def evaluation_rows(
     listener = coupling.layout.listener if coupling.predicts else None
     if listener and learned:
         sample = random.Random(derive_seed(c.seed, "learned")).sample(learned, min(JUDGED, len(learned)))
-        out += [{"split": "train", **row} for row in reply_rows(engine, codec, sample, listener)]
+        name = "learned" if "train" in c.eval_splits else "train"
+        out += [{"split": name, **row} for row in reply_rows(engine, codec, sample, listener)]
     for split in c.eval_splits:
         tasks, seed = codec.env.tasks(split)[: c.eval_tasks], derive_seed(c.seed, split)
-        played = play_tasks(engine, codec, coupling, tasks, c.rollout, c.eval_episodes, seed, w.predict if w else None)
+        played = play_tasks(engine, codec, coupling, tasks, c.rollout, c.eval_episodes, seed, w and w.predict)
         rows = [{"kind": "success", **row} for row in success_rows(played, tasks)]
         rows.append({"kind": "outcomes", "successes": "".join(str(int(row.success)) for row in played)})
         rows.append({"kind": "behaviour", **behaviour(played)})

@@ -2,10 +2,12 @@
 
     python3 scripts/extras.py [--keep] [NAME ...]
 
-Names are extras, and `verifiers` and `verl`, whose tests are run; without a name all are tried, but `gpu` where there
-is no CUDA device. Gigabytes, and minutes each. `cpu`, `gpu` and `vllm-cpu` exclude each other, since each pins a torch,
-a transformers and a numpy: they are installed alone, and every other extra beside `cpu`. `twc` wants Java. Environments
-are made in build/extras and removed again, unless one failed or --keep is given. Exit status: 1 if something failed.
+Names are extras, `verifiers` and `verl`, whose tests are run, and `bare`, which is lfo with so little that its phone
+world and adapters can be imported beside another trainer's pins (docs/integrations.md, verl). Without a name all are
+tried, but `gpu` where there is no CUDA device. Gigabytes, and minutes each. `cpu`, `gpu` and `vllm-cpu` exclude each
+other, since each pins a torch, a transformers and a numpy: they are installed alone, and every other extra beside
+`cpu`. `twc` wants Java. Environments are made in build/extras and removed again, unless one failed or --keep is given.
+Exit status: 1 if something failed.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ LINES = {
     "browser": "import playwright.sync_api",
     "ray": "from lfo.lab.cluster import Ray; Ray().close()",
     **{name: f"import accelerate.tracking, lfo.lab.tracking, {name}" for name in ("tensorboard", "wandb", "trackio")},
+    "bare": f"{PHONE} import lfo.envs.adapters.shared, lfo.envs.adapters.trl; env.episode(env.tasks('train')[0], 0)",
     "dev": "import coverage, hypothesis, nbformat, nbval, pytest, pytest_cov, xdist",
 }
 # What verl's agent loop imports. verl comes without what it depends on: it wants an older transformers than ours.
@@ -63,6 +66,8 @@ def installations(name: str) -> list[list[str]]:
         return [["-e", ".[cpu]", "-e", "integrations/verifiers_lfo[test]"]]
     if name == "verl":
         return [["-e", ".[cpu,dev]", *VERL], ["--no-deps", "verl==0.9.1"]]
+    if name == "bare":
+        return [["--no-deps", "-e", "."], ["gymnasium==1.4.0", "pydantic", "PyYAML"]]
     return [["-e", f".[{name}]" if name in ALONE else f".[cpu,{name}]"]]
 
 
@@ -83,7 +88,7 @@ def tried(name: str, keep: bool) -> bool:
 
 
 def main() -> int:
-    known = [*extras(), *TESTS]
+    known = [*extras(), *TESTS, "bare"]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--keep", action="store_true", help="leave the environments where they are")
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(known))

@@ -20,5 +20,13 @@ if ((SLURM_ARRAY_TASK_MAX - SLURM_ARRAY_TASK_MIN + 1 != SLURM_ARRAY_TASK_COUNT))
     echo "slurm_sweep.sh: an array with gaps leaves runs out; start it without, e.g. sbatch --array=0-7" >&2
     exit 1
 fi
+cores=1 before=
+for word; do
+    case $before,$word in
+    --cores,*) cores=$word ;;
+    *,--cores=*) cores=${word#--cores=} ;;
+    esac
+    before=$word
+done
 exec lfo sweep --grid "$grid" --out "$out" --part "$part/$SLURM_ARRAY_TASK_COUNT" \
-    --workers "${SLURM_CPUS_PER_TASK:-1}" "$@"
+    --workers "$((${SLURM_CPUS_PER_TASK:-1} / cores))" "$@"

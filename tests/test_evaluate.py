@@ -303,6 +303,10 @@ def test_what_was_learned_is_held_beside_what_was_not(codec):
     assert (ours[0]["category"], ours[0]["accuracy"], ours[0]["n"]) == ("success", 0.0, 3)
     assert {row["task_id"] for row in ours[1:]} == {"t0", "t1", "t2"} and env.tasks("validation") == []
     assert evaluation_rows(Scripted(codec, calling), codec, coupling, config, learned) == rows
+    seen = dataclasses.replace(config, eval_splits=("train",))
+    rows = evaluation_rows(Scripted(codec, calling), codec, coupling, seen, learned)
+    assert [row["kind"] for row in rows if row["split"] == "learned"] == ["reply", *["prediction"] * 3]
+    assert sum(row["kind"] == "reply" for row in rows if row["split"] == "train") == 1, "its own episodes alone"
 
 
 @pytest.mark.parametrize("name", ["memory", "truth"])

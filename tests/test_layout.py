@@ -224,9 +224,11 @@ def test_environments_agree():
 def test_every_extra_is_tried_by_a_line():
     """By `make test-extras`; those that exclude each other alone, all others beside cpu."""
     script = runpy.run_path(str(ROOT / "scripts" / "extras.py"))
-    assert set(script["LINES"]) == set(script["extras"]())
+    assert set(script["LINES"]) == {*script["extras"](), "bare"}
     for name, line in script["LINES"].items():
         compile(line, name, "exec")
+    assert script["installations"]("bare")[0] == ["--no-deps", "-e", "."]
+    for name in script["extras"]():
         assert script["installations"](name) == [["-e", f".[{name}]" if name in script["ALONE"] else f".[cpu,{name}]"]]
     assert all((ROOT / path).is_dir() for path, *_ in script["TESTS"].values())
 

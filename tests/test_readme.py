@@ -267,12 +267,15 @@ def test_make_lab_is_there_and_documented():
     assert "`make lab`" in read(README) and "`make lab`" in read(ROOT / "docs" / "use.md")
 
 
+FEEDBACK = ("feedback", "feedback_shuffled", "feedback_none")
+
+
 @pytest.mark.parametrize(
     ("page", "table", "arms"),
     [
-        ("feedback.md", "08_overview", ("feedback", "feedback_shuffled", "baseline")),
+        ("feedback.md", "08_overview", (*FEEDBACK, "feedback_memory", "table", "baseline")),
         ("shell.md", "09_factorial", ("table_frozen", "truth_frozen", "imagine_frozen", "feedback")),
-        ("twc.md", "10_factorial", ("truth_frozen", "truth", "imagine", "feedback", "table", "nothing")),
+        ("twc.md", "10_factorial", (*FEEDBACK, "truth_frozen", "truth", "imagine", "table", "nothing")),
     ],
 )
 def test_what_a_page_says_was_found_is_in_its_table(page, table, arms):
@@ -281,6 +284,17 @@ def test_what_a_page_says_was_found_is_in_its_table(page, table, arms):
     rows = {row["arm"]: row.values() for row in read_table(ROOT / "results" / f"{table}.csv")}
     shares = {cell.split()[0] for arm in arms for cell in rows[arm] if "%" in cell}
     assert shares and shares <= set(re.findall(r"\d+%", said))
+
+
+def test_what_readme_says_of_the_public_world_is_so():
+    """Whoever learned from what the frozen base did right is ahead of all others who were trained without the truth."""
+    said = " ".join(read(README).split())
+    assert "[a public world](docs/twc.md), where the frozen base's successes taught most" in said
+    rows = [row for row in read_table(ROOT / "results" / "10_factorial.csv") if row["policy"] == "trained"]
+    for column in ("known things (train)", "new things (test)"):
+        shares = {row["arm"]: int(row[column].partition("%")[0]) for row in rows if row["arm"] != "truth"}
+        others = [share for arm, share in shares.items() if not arm.startswith("feedback")]
+        assert min(share for arm, share in shares.items() if arm.startswith("feedback")) > max(others)
 
 
 def test_what_bounds_the_headline_is_as_it_was_measured():

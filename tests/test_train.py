@@ -831,6 +831,7 @@ GUIDED = {"world_model": None, "rollout.group_size": 4, "feedback.updates": 2, "
         BEHIND | {"feedback.start": 3, "feedback.learn": "successes"},
         BEHIND | {"feedback.start": 3, "feedback.learn": "capped", "feedback.source": "shuffled"},
         {"feedback.learn": "kl", "feedback.start": 3},
+        {"feedback.wave": 1, "feedback.source": "none", "feedback.teacher": "base"},
     ],
 )
 def test_feedback_survives_a_kill_in_the_middle_of_a_wave(

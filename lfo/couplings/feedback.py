@@ -69,22 +69,22 @@ class Guided:
         if row.told is None:
             told = yield from self.lessons(row)
             row.told = [self.codec.note(SOURCE, self.codec.encode(one.text)) for one in told]
-            if row.told:
+            if row.told or (self.feedback.source == "none" and failures(row)):
                 row.actor = self.feedback.actor
         yield from self.inner.before_turn(row)
         if row.told and row.episode.stop is None and self.codec.env.knowledge.intention(row.episode.turns):
             room = (self.config.rollout.max_tokens - len(row.tokens)) // 2
-            while sum(map(len, row.told)) > room:
+            while row.told and sum(map(len, row.told)) > room:
                 row.told.pop(0)  # the oldest
             tell(row)
 
     def lessons(self, row: Row) -> Told:
         """What the attempts that failed before this one have to tell, by `feedback.accumulate`."""
-        failed, found = [one for one in row.earlier if not (one.scout or one.success)], []
-        if failed and self.feedback.source == "shuffled":
-            found = self._of_others(row, len(failed))
+        found = []
+        if self.feedback.source == "shuffled":
+            found = self._of_others(row, len(failures(row)))
         else:
-            for one in failed:
+            for one in failures(row):
                 said = yield from self._of_attempt(row.episode.request, one.turns)
                 found += [dataclasses.replace(record, attempt=one.position) for record in self._within(said)]
         return accumulated(found, self.feedback.accumulate)
@@ -93,7 +93,7 @@ class Guided:
         source, found = self.feedback.source, []
         if source == "imagined":
             turns = yield from self._imagined(request, turns)
-        if source != "model":
+        if source in ("rules", "both", "imagined"):
             found = self.codec.env.knowledge.feedback(turns)
         if source in ("model", "both"):
             found += yield from self._written(request, turns)
@@ -121,14 +121,16 @@ class Guided:
 
     def _written(self, request: str, turns: Sequence[Turn]) -> Told:
         """What the model without adapters writes who has read the last turns, with nothing personal in them."""
-        turns = self.codec.env.knowledge.impersonal(turns)[-READ:]
-        prompt, end = self.codec.critique(request, turns, SOURCE)
+        prompt, end = self.codec.critique(request, self.codec.env.knowledge.impersonal(turns)[-READ:], SOURCE)
         (said,) = yield [Prompt(prompt, BASE, min(WRITTEN, self.feedback.max_tokens), end, 0.0)]
         text = self.codec.decode([i for i in said.tokens if i != end]).partition("<|")[0].strip()
         return [Feedback("written", "", text, 0.0)] if text else []
 
     def _of_others(self, row: Row, count: int) -> list[Feedback]:
-        """The control: as much, of what went wrong at other tasks in earlier steps."""
+        """The control: of the calls that went wrong at other tasks in earlier steps, one for each failed attempt.
+
+        That is less than rules tell, which have a record for every call and form of an attempt.
+        """
         mine = row.attempt.task.task_id
         others = [one for example, found in self.heard.items() if example.task_id != mine for one in found]
         rng = random.Random(derive_seed(row.attempt.seed, "shuffled", row.attempt.position))
@@ -188,16 +190,17 @@ class Guided:
 
     def metrics(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
         """See docs/metrics.md."""
-        failed = [one for one in rollouts if not one.success]
+        failed, guided = [one for one in rollouts if not one.success], [one for one in rollouts if one.guided]
         told = [sum(role == Role.FEEDBACK for role in one.roles) for one in rollouts]
         found = [self.codec.env.knowledge.feedback(one.turns) for one in failed]
         kinds = Counter(kind for records in found for kind in {record.kind for record in records if record.score < 1})
         places = sorted({one.position for one in rollouts if one.position})
         shares = {
             "first_try_success": [one.success for one in rollouts if not one.guided],
-            "feedback_success": [one.success for one in rollouts if one.guided],
+            "feedback_success": [one.success for one in guided],
             **{f"success_at_{k}": [one.success for one in rollouts if one.position == k] for k in places},
-            "recovery": _recovered(rollouts),
+            # of the groups that got feedback, those in which an attempt with it succeeded
+            "recovery": [any(one.success for one in group) for group in by_group(guided).values()],
         }
         return {
             **self.inner.metrics(rollouts),
@@ -205,6 +208,11 @@ class Guided:
             "feedback_tokens_per_rollout": sum(told) / max(1, len(told)),
             **{f"failed_{kind}": count / len(failed) for kind, count in sorted(kinds.items())},
         }
+
+
+def failures(row: Row) -> list[Rollout]:
+    """The attempts of the row's group, before it, that failed."""
+    return [one for one in row.earlier if not (one.scout or one.success)]
 
 
 def tell(row: Row) -> None:
@@ -224,9 +232,3 @@ def accumulated(found: Sequence[Feedback], how: str) -> list[Feedback]:
     if how == "summary":
         found = list({one.about: one for one in found}.values())
     return list({one.text: one for one in found}.values())
-
-
-def _recovered(rollouts: Sequence[Rollout]) -> list[bool]:
-    """Of each group that got feedback, whether an attempt with it succeeded."""
-    groups = by_group(one for one in rollouts if one.guided).values()
-    return [any(one.success for one in group) for group in groups]

@@ -57,6 +57,9 @@ class Ray:
         if own and not self._room(CPU=cores, GPU=gpus):
             self.close()
             raise ConfigError(f"this machine has no {cores} cores and {gpus:g} GPUs for a run; lower them.")
+        if not self._room(CPU=cores, GPU=gpus):  # it may yet grow
+            told = "waiting until it has; Ctrl-C, and lower --cores or --gpus, if it never will"
+            print(f"the cluster at {address} has no {cores} cores and {gpus:g} GPUs: {told}.", file=sys.stderr)
         variables = {"OMP_NUM_THREADS": str(cores)}
         self._train = self._ray.remote(
             num_cpus=cores, num_gpus=gpus, max_retries=retries, max_calls=1, runtime_env={"env_vars": variables}
@@ -91,7 +94,8 @@ class Ray:
         """Ray interrupts those that are trained, as Ctrl-C does: each saves a checkpoint."""
         for run in self._runs:
             self._ray.cancel(run)
-        self._ray.wait(self._runs, num_returns=len(self._runs))
+        if self._runs:
+            self._ray.wait(self._runs, num_returns=len(self._runs))
 
     def close(self) -> None:
         self._ray.shutdown()

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from html import escape
 from pathlib import Path
 
@@ -67,7 +67,7 @@ class Explorer:
 
     def told_by(self, source: str) -> Coupling:
         """The coupling whose notes this source says. The memory has heard what the run has, and all played here."""
-        codec, asked = self.player.codec, WorldModelConfig()
+        codec, asked = self.player.codec, self.player.config.world_model or WorldModelConfig()
         if source == "memory":
             memory = Memory(asked, codec)
             memory.hear(self.heard)
@@ -121,8 +121,10 @@ class Panel(widgets.VBox):
     def __init__(self, places: Sequence[str | Path], config: RunConfig, size: int = 4):
         """places: where run folders are looked for; size: rollouts of a group."""
         self.config, self.size, self.quiet = config, size, False
-        self.world = widgets.Dropdown(options=WORLDS, description="world")
-        self.run = widgets.Dropdown(options=[UNTRAINED, *playable(places)], description="policy")
+        self.homes = {run: RunFolder(run).config.env.world_seed for run in playable(places)}
+        worlds = sorted({*WORLDS, *self.homes.values()})
+        self.world = widgets.Dropdown(options=worlds, description="world")
+        self.run = widgets.Dropdown(options=[UNTRAINED, *self.homes], description="policy")
         self.task = widgets.Dropdown(description="task")
         self.source = widgets.ToggleButtons(description="note by")
         self.line = widgets.Text(description="you say", placeholder=HELP, continuous_update=False)
@@ -133,19 +135,39 @@ class Panel(widgets.VBox):
             html.add_class("jp-RenderedHTMLCommon")  # tables as Jupyter draws them elsewhere
         for chosen, act in (
             (self.world, self._open),
-            (self.run, self._open),
+            (self.run, self._at_home),
             (self.task, self._choose),
             (self.source, self._watch),
             (self.line, self._say),
         ):
-            chosen.observe(lambda change, act=act: self.quiet or act(), names="value")
+            chosen.observe(lambda change, act=act: self.quiet or self._do(act), names="value")
         tabs = widgets.Tab([widgets.VBox(list(self.shown.values())[:3]), widgets.VBox([self.line, self.shown["hand"]])])
         tabs.titles = ("watch the policy", "play yourself")
         above = widgets.HBox([self.world, self.run, self.task])
         super().__init__([widgets.HTML(STYLE), above, self.source, tabs])
         self._open()
 
+    def _do(self, act: Callable[[], None]) -> None:
+        """What goes wrong is said here, too: Jupyter says it in a log that nobody looks at."""
+        try:
+            act()
+        except Exception as error:
+            self._show("form", f"<p>{escape(f'{type(error).__name__}: {error}')}</p>")
+            raise
+        finally:
+            self.quiet = False
+
+    def _at_home(self) -> None:
+        """A run is shown in its own world first; any other may be chosen then."""
+        self.quiet = True
+        self.world.value = self.homes.get(self.run.value, self.world.value)
+        self.quiet = False
+        self._open()
+
     def _open(self) -> None:
+        self.quiet, self.task.options, self.quiet = True, (), False  # none to choose where no policy can be had
+        for name in self.shown:
+            self._show(name, "")
         self.explorer = Explorer(self.run.value, self.world.value, self.config)
         tasks = [
             task for split in ("train", "validation", "test") for task in self.explorer.player.env.tasks(split)[:TASKS]
@@ -167,6 +189,8 @@ class Panel(widgets.VBox):
     def _watch(self) -> None:
         """Play the task anew, told by the chosen source; what the form was when others told it stays beside it."""
         task, source = self.task.value, self.source.value
+        if task is None:
+            return
         self.rows[source] = self.explorer.greedy(task, source)
         rows = self.explorer.group(task, source, self.size)
         self._show("form", f"<h3>Its form, greedily</h3>{_table(pd.DataFrame(self.rows.values()))}")

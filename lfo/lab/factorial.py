@@ -61,7 +61,8 @@ def facts(config: RunConfig) -> dict:
     else:
         notes = {"memory": w.recall, "truth": TRUTH, "imagine": WORLD_MODEL}.get(w.coupling, w.coupling)
     if config.feedback:
-        notes = "feedback" if w is None else f"{notes}, feedback"
+        said = {"shuffled": "others' feedback", "none": "tried again"}.get(config.feedback.source, "feedback")
+        notes = said if w is None else f"{notes}, {said}"
     policy = TRAINED if config.policy.learning_rate else FROZEN
     dials = {"circumstances": config.env.circumstances, "replies": config.env.replies}
     return {"policy": policy, "notes": notes, **dials}

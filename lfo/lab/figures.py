@@ -13,7 +13,7 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.lines import Line2D
 
-from lfo.lab.reading import SPLIT_NAMES, Runs, aligned, frame, seeds_of, success_frame
+from lfo.lab.reading import SPLIT_NAMES, Runs, aligned, frame, seeds_of, split_titles, success_frame
 from lfo.lab.tables import final_table
 from lfo.lab.transfer_tables import transfer_table
 
@@ -28,12 +28,14 @@ def style() -> None:
 
 
 def learning_curves(runs: Runs) -> plt.Figure:
-    """Success against sampled tasks on both splits: the median over the runs, in a band from least to most."""
+    """Success against sampled tasks on every split: the median over the runs, in a band from least to most."""
     data = success_frame(runs)
-    fig, axes = plt.subplots(1, 2, figsize=(13, 4), sharey=True)
+    titles = split_titles(runs, data)
+    fig, axes = plt.subplots(1, len(titles), figsize=(13, 4), sharey=True, squeeze=False)
+    axes = axes[0]
     colours = dict(zip(runs, sns.color_palette(n_colors=len(runs)), strict=True))
     dashes = {arm: "--" if i >= len(sns.color_palette()) else "-" for i, arm in enumerate(runs)}  # colours come again
-    for ax, (split, title) in zip(axes, SPLIT_NAMES.items(), strict=True):
+    for ax, (split, title) in zip(axes, titles.items(), strict=True):
         part = data[data["split"] == split]
         for arm, one in part.groupby("arm", sort=False):
             curves = aligned(one)
@@ -43,9 +45,8 @@ def learning_curves(runs: Runs) -> plt.Figure:
         ax.axhline(0.7, color="grey", lw=1, ls=":")
         ax.set(title=title, xlabel="sampled tasks", ylim=(-0.02, 1.02))
     axes[0].set_ylabel("success, greedy")
-    drawn = [ax for ax in axes if ax.get_legend_handles_labels()[0]]
     title = {"title": "median and range of", "title_fontsize": "small"}
-    drawn[-1].legend(loc="upper left", bbox_to_anchor=(1.01, 1), fontsize="small", **title)
+    axes[-1].legend(loc="upper left", bbox_to_anchor=(1.01, 1), fontsize="small", **title)
     fig.tight_layout()
     return fig
 
@@ -54,13 +55,15 @@ def success_by_level(runs: Runs) -> plt.Figure:
     """Success at the last evaluation by level and split, with Wilson 95% intervals."""
     table = final_table(runs)
     table = table[table["level"] != "all"]
-    fig, axes = plt.subplots(1, 2, figsize=(13, 3.6), sharey=True, layout="constrained")
-    for ax, (split, title) in zip(axes, SPLIT_NAMES.items(), strict=True):
+    titles = split_titles(runs, table)
+    fig, axes = plt.subplots(1, len(titles), figsize=(13, 3.6), sharey=True, squeeze=False, layout="constrained")
+    axes = axes[0]
+    for ax, (split, title) in zip(axes, titles.items(), strict=True):
         _interval_bars(ax, table[table["split"] == split], "arm")
         ax.set(title=title, xlabel="level", ylim=(0, 1.02))
     axes[0].set_ylabel("success, 95% interval")
     handles, labels = max((ax.get_legend_handles_labels() for ax in axes), key=lambda found: len(found[1]))
-    axes[1].legend(handles, labels, fontsize="small", loc="upper left", bbox_to_anchor=(1.01, 1))
+    axes[-1].legend(handles, labels, fontsize="small", loc="upper left", bbox_to_anchor=(1.01, 1))
     return fig
 
 
@@ -68,7 +71,7 @@ def world_model_curves(runs: Runs) -> plt.Figure:
     """What the world model knows against sampled tasks: answers to calls on the tasks' ways, reply-token accuracy."""
     rules, steps = frame(runs, "rules"), frame(runs, "step")
     fig, axes = plt.subplots(1, 2, figsize=(11, 3.8))
-    named = rules.assign(companies=rules["split"].map(SPLIT_NAMES))
+    named = rules.assign(companies=rules["split"].map(split_titles(runs, rules)))
     sns.lineplot(named, x="tasks", y="rule_accuracy", hue="companies", style="arm", errorbar=("pi", 100), ax=axes[0])
     axes[0].set(title="calls to which it says what would be answered", xlabel="sampled tasks", ylabel="share")
     axes[0].set_ylim(-0.02, 1.02)

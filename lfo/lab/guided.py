@@ -15,6 +15,7 @@ import seaborn as sns
 
 from lfo.config import RunConfig
 from lfo.lab.reading import SPLIT_NAMES, Runs, aligned, by_run, count_runs, frame
+from lfo.lab.small_factorial import finished
 from lfo.lab.sweep import by_arm
 from lfo.lab.verdicts import Claim
 from lfo.runs import RunFolder
@@ -77,9 +78,12 @@ def training_figure(runs: Runs) -> plt.Figure:
 
 
 def standing(wanted: Mapping[Path, RunConfig], grid: str) -> str:
-    """How many of the runs that a grid asks for are finished, and of which arms some are missing, in a sentence."""
-    arms = by_arm(wanted)
-    done = {arm: sum(RunFolder(f).finished(wanted[f]) for f in folders) for arm, folders in arms.items()}
+    """How many of the runs that a grid asks for are finished, and of which arms some are missing, in a sentence.
+
+    Runs without adapters count: they are what a clone brings along.
+    """
+    arms, there = by_arm(wanted), finished(wanted)
+    done = {arm: len(there.get(arm, ())) for arm in arms}
     if not any(done.values()):
         return f"None of the {len(wanted)} runs of {grid} is finished: there is nothing to show yet."
     said = f"{sum(done.values())} of the {len(wanted)} runs of {grid} are finished"

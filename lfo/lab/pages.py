@@ -50,7 +50,7 @@ TABLES = {
     "04_dials": "Kinds of circumstances, and whether CSRs give reasons: success after 320 tasks, policy\n"
     "frozen ([dials.yaml](../configs/dials.yaml)):",
     "04_attempts": "Success within k attempts, and calls per success:",
-    "08_overview": "Feedback-guided DAPO, the policy alone; feedback in training only "
+    "08_overview": "Feedback-guided DAPO, first attempts, which read no feedback but the notes of who says some "
     "([notebook 08](../notebooks/08_feedback_guided_dapo.ipynb)):",
     "08_verdicts": "What becomes of its claims:",
     "08_tuning": "Its settings in tuning worlds, which no figure above shows, at known companies; mind how few runs:",

@@ -306,7 +306,7 @@ def learner_items(shape: Shape, config: RunConfig, device: str, logits: int = LO
 
 def _adapters(config: RunConfig) -> int:
     """How many adapters a run trains."""
-    return 1 if config.world_model is None or config.coupling in ("shared", "echo") else 2
+    return 1 if config.world_model is None or config.coupling in ("shared", "echo", "memory", "truth") else 2
 
 
 def _teaching(config: RunConfig) -> int:
@@ -322,11 +322,13 @@ def torch_engine_items(shape: Shape, config: RunConfig) -> list[Item]:
     fused = shape.layers * shape.hidden * (shape.query + 2 * shape.key + 2 * shape.inner)
     played = min(ENGINE_ROWS, r.tasks_per_step * r.group_size)
     policy = per_place * doubled(0, played) * doubled(0, r.max_tokens + r.max_action_tokens)
-    world_model = per_place * doubled(0, ENGINE_ROWS) * doubled(0, QUESTION) if config.world_model else 0
+    world_model = per_place * doubled(0, ENGINE_ROWS) * doubled(0, QUESTION) if _adapters(config) == 2 else 0
+    f = config.feedback  # a teacher plays whole episodes, or reads some of them before it writes
+    teacher = policy if f and (f.teacher != "live" or f.source in ("model", "both")) else 0
     return [
         Item("engine: base and merged copies", 4 * shape.parameters * (1 + _adapters(config) + _teaching(config))),
         Item("engine: a copy being merged", 4 * (shape.parameters + fused), (PUBLISH,)),
-        Item("engine: KV caches", policy + world_model),
+        Item("engine: KV caches", policy + world_model + teacher),
         Item("engine: a cache that grows", max(policy, world_model) / 2, (ROLLOUT,)),
     ]
 

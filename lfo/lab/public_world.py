@@ -14,15 +14,16 @@ import pandas as pd
 from lfo.config import ConfigError, EnvConfig, ModelConfig
 from lfo.envs.base import parse_action, written
 from lfo.envs.twc import make
-from lfo.envs.twc.episode import OPEN, PUT, TAKE, TOOLS
+from lfo.envs.twc.episode import OPEN, PUT, TAKE, TOOLS, unlabelled
 from lfo.envs.twc.game import require_game
 from lfo.envs.twc.tasks import TwcTask, all_tasks
-from lfo.lab.reading import RUN, Runs, frame
+from lfo.lab.reading import RUN, THING_NAMES, Runs, frame
+from lfo.proportions import wilson
 from lfo.text import TokenizerError, load_codec
 from lfo.text.base import require_base
 from lfo.types import Call, Malformed, Rollout, Turn
 
-SPLITS = {"train": "known things (train)", "test": "new things (test)"}
+SPLITS = THING_NAMES
 
 
 # --- the world -------------------------------------------------------------------------------
@@ -100,14 +101,14 @@ def copied_names(rows: Sequence[Rollout]) -> tuple[int, int]:
         for call in map(_as_call, row.turns):
             named = call.arguments.values() if call else ()
             emitted += len(named)
-            faithful += sum(name in (task.thing, *task.places) for name in named)
+            faithful += sum(unlabelled(name) in (task.thing, *task.places) for name in named)
     return faithful, emitted
 
 
 def first_place(row: Rollout) -> str | None:
     """Where the thing was first put, or was to be put; None: nowhere."""
     calls = filter(None, map(_as_call, row.turns))
-    return next((call.arguments["place"] for call in calls if call.tool == PUT), None)
+    return next((unlabelled(call.arguments["place"]) for call in calls if call.tool == PUT), None)
 
 
 def _as_call(turn: Turn) -> Call | None:
@@ -131,7 +132,10 @@ def unplayable() -> str:
 
 def knowledge_table(runs: Runs) -> pd.DataFrame:
     """What the world models know at the end (`TwcKnowledge.examine`), medians over the runs: the share of answers that
-    say rightly whether a thing belongs somewhere, also of right and of wrong places alone. A coin has half of all."""
+    say rightly whether a thing belongs somewhere, also of right and of wrong places alone. A coin has half of all.
+
+    low, high: Wilson 95% interval of the first over the questions of one run, which are the same in every run.
+    """
     shares = {"rule_accuracy": "answers right", "rule_accuracy_right": "of right places"}
     shares |= {"rule_accuracy_wrong": "of wrong places"}
     known = frame(runs, "rules").reindex(columns=["arm", *RUN, "tasks", "split", "n", *shares])
@@ -139,6 +143,9 @@ def knowledge_table(runs: Runs) -> pd.DataFrame:
     last = known[known["tasks"] == known.groupby(["arm", *RUN])["tasks"].transform("max")]
     found = last.groupby(["arm", "split"], sort=False)
     table = found[[*shares]].median().assign(questions=found["n"].max(), runs=found.size())
+    asked = zip(table["rule_accuracy"], table["questions"], strict=True)
+    bounds = [wilson(round(share * n), int(n)) for share, n in asked]
+    table = table.assign(low=[low for low, _ in bounds], high=[high for _, high in bounds])
     table = table.rename(columns=shares).reset_index()
     return table.assign(split=table["split"].map(SPLITS)).rename(columns={"split": "things"})
 

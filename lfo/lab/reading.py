@@ -18,6 +18,9 @@ from lfo.runs import RunError, RunFolder
 Runs = Mapping[str, Sequence[str | Path]]  # label -> run folders, one per world and seed
 RUN = ("world", "seed")  # what tells the runs of an arm apart
 SPLIT_NAMES = {"validation": "known companies (validation)", "test": "new companies (test)"}
+THING_NAMES = {"train": "known things (train)", "test": "new things (test)"}
+TEMPLATE_NAMES = {"validation": "known templates (validation)", "test": "new templates (test)"}
+NAMES_OF = {"phone": SPLIT_NAMES, "twc": THING_NAMES, "shell": TEMPLATE_NAMES}  # by environment
 PHRASING_NAMES = {False: "known", True: "held out"}
 
 
@@ -40,6 +43,13 @@ def frame(runs: Runs, kind: str, needed: bool = False) -> pd.DataFrame:
 def success_frame(runs: Runs) -> pd.DataFrame:
     """Success over all levels, a row per run, split and evaluation. Raises what `frame` raises."""
     return frame(runs, "success", needed=True).query("level == 0")
+
+
+def split_titles(runs: Runs, data: pd.DataFrame) -> dict[str, str]:
+    """The splits that there are rows of, each with its title in the world of the runs; others by their own names."""
+    environment = next(run.config.env.name for _, run in _folders(runs))
+    names, there = NAMES_OF.get(environment, {}), list(dict.fromkeys(data["split"]))
+    return {split: names[split] for split in names if split in there} | {s: s for s in there if s not in names}
 
 
 def _folders(runs: Runs) -> Iterator[tuple[str, RunFolder]]:

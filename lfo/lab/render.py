@@ -18,7 +18,6 @@ from lfo.config import derive_seed
 from lfo.learn.objectives import Dapo
 from lfo.rollout.play import play
 from lfo.rollout.tasks import TaskStream, informative
-from lfo.runs import RunError
 from lfo.text.codec import Codec
 from lfo.train import Player, load_player
 from lfo.types import Role, Rollout, Task, by_group
@@ -38,6 +37,7 @@ ROLES = {
     Role.NOTE: "notes: what would be answered, and who says so",
     Role.FEEDBACK: "feedback on earlier attempts",
 }
+Advantages = Sequence[float | None] | None  # of rollouts; None: nothing is said of them
 DROPPED = ": all alike, so dynamic sampling drops the group"
 STYLE = """
 .rollouts { font: 14px/1.6 system-ui, sans-serif; }
@@ -65,11 +65,14 @@ def play_groups(player: Player, tasks: Sequence[Task], seed: int) -> list[Rollou
     return play(player.engine, player.codec, groups, player.coupling, c.rollout, seed)
 
 
-def advantages_of(rows: Sequence[Rollout], player: Player) -> list[float | None]:
+def advantages_of(rows: Sequence[Rollout], player: Player) -> Advantages:
     """What each rollout's first action counts for in training; None where nothing is learned from it.
 
-    That is so for scouts, and in groups that dynamic sampling drops.
+    That is so for scouts, and in groups that dynamic sampling drops. Nothing is said of them under PPO, which compares
+    no groups, but asks a value head that is not published.
     """
+    if player.config.ppo:
+        return None
     taught = informative(rows)
     samples = Dapo(player.config).assign(list(by_group(taught).values()))
     first = {
@@ -83,12 +86,10 @@ def render_groups(folder: str | Path, tasks: int, path: str | Path) -> Path:
     """Groups of a run's newest policy on the first training tasks of the run, as a page; return its path.
 
     Raises:
-        RunError: the run has published no adapters, or was trained with PPO.
+        RunError: the run has published no adapters.
     """
     player = load_player(folder)
     c = player.config
-    if c.ppo:
-        raise RunError(f"{folder} was trained with PPO, whose advantages are no group's own; name a run without ppo.")
     rows = play_groups(player, TaskStream(player.env.tasks("train"), c.seed).take(tasks), c.seed)
     title = f"{Path(folder).name}: {tasks} groups of {c.rollout.group_size} rollouts"
     return save_rollouts(player.codec, rows, advantages_of(rows, player), path, title)
@@ -107,29 +108,30 @@ def segments(codec: Codec, row: Rollout) -> list[tuple[Role, str, int]]:
 # --- how it is shown -------------------------------------------------------------------------
 
 
-def rollouts_html(codec: Codec, rows: Sequence[Rollout], advantages: Sequence[float | None]) -> str:
+def rollouts_html(codec: Codec, rows: Sequence[Rollout], advantages: Advantages) -> str:
     """A fragment: the legend, then group by group each rollout with its outcome, its turns and its tokens.
 
     advantages: one per row, see `advantages_of`.
     """
-    advantage = dict(zip(map(id, rows), advantages, strict=True))
+    told = [] if advantages is None else ["none" if a is None else f"{a:+.2f}" for a in advantages]
+    said = dict(zip(map(id, rows), told, strict=advantages is not None))
     legend = " ".join(f"{_mark(role, role.name.lower())} {escape(meaning)}" for role, meaning in ROLES.items())
     parts = [f"<style>{STYLE}</style>", f"<p>{legend}</p>"]
     for group in by_group(rows).values():
         played = [row for row in group if not row.scout]
         wins, alone = sum(row.success for row in played), len(group) == 1
-        fate = "" if alone or informative(group) else DROPPED
+        fate = "" if alone or advantages is None or informative(group) else DROPPED
         parts.append(f"<h3>{escape(group[0].task_id)}: {wins} of {len(played)} rollouts succeeded{fate}</h3>")
-        parts += [_rollout(codec, i, row, advantage[id(row)]) for i, row in enumerate(group, start=1)]
+        parts += [_rollout(codec, i, row, said.get(id(row))) for i, row in enumerate(group, start=1)]
     return f'<div class="rollouts">{"".join(parts)}</div>'
 
 
-def _rollout(codec: Codec, number: int, row: Rollout, advantage: float | None) -> str:
+def _rollout(codec: Codec, number: int, row: Rollout, advantage: str | None) -> str:
     facts = [
         f"<b>{'✓' if row.success else '✗'} {'scout' if row.scout else 'rollout'} {number}</b>",
         f"stop {escape(row.stop)}",
         f"reward {row.outcome.reward:g}",
-        f"advantage {'none' if advantage is None else f'{advantage:+.2f}'}",
+        *([f"advantage {advantage}"] if advantage else []),
         *(f"{escape(name.replace('_', ' '))} {value:g}" for name, value in row.outcome.metrics.items()),
         f"{len(row.tokens)} tokens",
     ]
@@ -144,16 +146,14 @@ def _mark(role: Role, label: str, text: str = "") -> str:
     return f'<mark class="{role.name.lower()}"><small>{label}</small> {escape(text)}</mark>'
 
 
-def show_rollouts(codec: Codec, rows: Sequence[Rollout], advantages: Sequence[float | None]):
+def show_rollouts(codec: Codec, rows: Sequence[Rollout], advantages: Advantages):
     """`rollouts_html` as the output of a notebook cell."""
     from IPython.display import HTML
 
     return HTML(rollouts_html(codec, rows, advantages))
 
 
-def save_rollouts(
-    codec: Codec, rows: Sequence[Rollout], advantages: Sequence[float | None], path: str | Path, title: str
-) -> Path:
+def save_rollouts(codec: Codec, rows: Sequence[Rollout], advantages: Advantages, path: str | Path, title: str) -> Path:
     """`rollouts_html` as one page of its own; return its path."""
     page = (
         '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">'

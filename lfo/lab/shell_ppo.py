@@ -14,12 +14,12 @@ from lfo.envs.shell.sandbox import SandboxError, require_bubblewrap
 from lfo.lab import factorial
 from lfo.lab.factorial import draw_curves
 from lfo.lab.hierarchy import Finding, Measure, Study, final, lead, middle, read_curves
-from lfo.lab.reading import SPLIT_NAMES, Runs
+from lfo.lab.reading import SPLIT_NAMES, TEMPLATE_NAMES, Runs
 from lfo.lab.small_factorial import said
 from lfo.runs import RunFolder
 
 SPLITS = {"validation": "known machines (validation)", "test": "new machines (test)"}  # of house tools
-HELD_OUT = {"validation": "known templates (validation)", "test": "new templates (test)"}  # of all tasks
+HELD_OUT = TEMPLATE_NAMES  # of all tasks
 MACHINE, UNIT = "machine", "unit"  # of a task: house tools alone, and everything
 LEVELS = (1, 2, 3)
 

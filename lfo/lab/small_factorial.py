@@ -16,7 +16,7 @@ import pandas as pd
 from lfo.config import RunConfig, as_dict
 from lfo.lab.attempts import measure_attempts
 from lfo.lab.factorial import FROZEN, NOTHING, TRUTH, WORLD_MODEL, about, draw_bars
-from lfo.lab.hierarchy import Finding, Study, curves_of, final, lead, middle, number, read_curves, tasks_of
+from lfo.lab.hierarchy import Finding, Measure, Study, curves_of, final, lead, middle, number, read_curves, tasks_of
 from lfo.lab.reading import Runs
 from lfo.lab.sweep import by_arm
 from lfo.runs import RunFolder
@@ -28,10 +28,11 @@ Splits = Mapping[str, str]
 
 def finished(chosen: Mapping[Path, RunConfig], parts: int = 1) -> dict[str, list[Path]]:
     """Of a grid's runs those that were evaluated at the end of their budget, as `by_arm`; also without adapters."""
-    return by_arm((folder for folder, config in chosen.items() if _evaluated(RunFolder(folder), config)), parts)
+    return by_arm((folder for folder, config in chosen.items() if evaluated(RunFolder(folder), config)), parts)
 
 
-def _evaluated(run: RunFolder, config: RunConfig) -> bool:
+def evaluated(run: RunFolder, config: RunConfig) -> bool:
+    """Whether this very config was evaluated there at the end of its budget."""
     written = all((run.path / name).exists() for name in ("config.json", "metrics.jsonl"))
     if not written or as_dict(run.config) != as_dict(config):
         return False
@@ -51,10 +52,14 @@ def summary(runs: Runs, splits: Splits, by: str) -> pd.DataFrame:
 
     success, low, high: the median over the runs and its 95% interval.
     """
+    return _measured(runs, splits, by, final)
+
+
+def _measured(runs: Runs, splits: Splits, by: str, measure: Measure) -> pd.DataFrame:
     rows = []
     for split in splits:
         study = Study(read_curves(runs, split, by=by))
-        rows += [summary_row(runs, arm, split, study.find(final, middle(arm), [arm])) for arm in study.arms]
+        rows += [summary_row(runs, arm, split, study.find(measure, middle(arm), [arm])) for arm in study.arms]
     return framed(rows)
 
 
@@ -69,6 +74,13 @@ def framed(rows: Sequence[Mapping]) -> pd.DataFrame:
     """Rows of the `summary` as a table, also where there is none."""
     numbers = {"success": float, "low": float, "high": float, "runs": int}
     return pd.DataFrame(rows, columns=COLUMNS).astype(numbers)
+
+
+def beginnings(runs: Runs, splits: Splits, by: str) -> pd.DataFrame:
+    """Success at the first evaluation, before anything was learned, as rows of the `summary`: what notes are worth that
+    nobody knows anything for."""
+    begun = _measured(runs, splits, by, number(0))
+    return begun.assign(arm=begun["arm"] + ", before it heard anything")
 
 
 def second_attempts(runs: Runs, splits: Splits, by: str) -> pd.DataFrame:
@@ -128,7 +140,7 @@ def factorial_figure(
         draw_bars(ax, found[found["split"] == split], NOTES)
         for (name, reached), style in zip((without or {}).items(), (":", "--"), strict=False):
             ax.axhline(reached[split], color="grey", lw=1, ls=style, label=name)
-        ax.set(title=title, xlabel=says, ylim=(0, 1.02))
+        ax.set(title=title, xlabel=f"{says}; feedback with the policy frozen: two attempts", ylim=(0, 1.02))
     axes[0].set_ylabel("success, greedy, 95%")
     axes[0].legend(fontsize="small", loc="upper left")
     return fig

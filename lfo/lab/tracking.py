@@ -59,29 +59,33 @@ class Tracked(RunFolder):
         for tasks, new in itertools.groupby(rows[self._state["rows"] :], lambda row: row["tasks"]):
             self._tell(tasks, list(new))
         self._state["rows"] = max(self._state["rows"], len(rows))
-        self._left.write_text(json.dumps(self._state) + "\n", encoding="utf-8")
+        self._left.write_text(json.dumps(self._known() | {self.tracker: self._state}) + "\n", encoding="utf-8")
 
     def close(self) -> None:
         """Tell the figures, and end the tracker."""
         if self._told is None:
             return
         rows = self.metrics()
-        if any(row["kind"] == "step" for row in rows):
-            self._draw(rows[-1]["tasks"])
-        self._told.finish()
-        self._told = None
+        try:
+            if any(row["kind"] == "step" for row in rows):
+                self._draw(rows[-1]["tasks"])
+        finally:
+            self._told.finish()
+            self._told = None
 
     @property
     def _left(self) -> Path:
         return self.path / "tracker.json"
 
+    def _known(self) -> dict:
+        """Of every tracker that was told, under which id, and how many rows."""
+        return json.loads(self._left.read_text(encoding="utf-8")) if self._left.exists() else {}
+
     def _start(self) -> None:
         """Where the run was left, if it goes on from a checkpoint."""
-        name, found = self.tracker, {}
-        if self.checkpoints and self._left.exists():
-            found = json.loads(self._left.read_text(encoding="utf-8"))
-        known = found.get("tracker") == name
-        self._state = found if known else {"tracker": name, "id": uuid.uuid4().hex[:8], "rows": 0}
+        name, found = self.tracker, self._known() if self.checkpoints else {}
+        known = name in found
+        self._state = found[name] if known else {"id": uuid.uuid4().hex[:8], "rows": 0}
         PartialState()  # through which trackers log; `lfo train` has it already
         self._told = make_tracker(self._of, self.path, self._state["id"])
         self._told.start()

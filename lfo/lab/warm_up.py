@@ -4,8 +4,7 @@
 
 LoRA by cross-entropy on transcripts of the exploratory user in made-up rooms (`lfo.envs.twc.explorer`), as a run's own
 codec writes them, merged into its base in fp32: how things are taken and put, that what is closed is opened first,
-how a note is followed, and nothing of what belongs where. No game is played. Who is told nothing puts the thing into
-any place: a real model can choose among names without mixing them. Writes the base that the config names.
+how a note is followed, and nothing of what belongs where. No game is played. Writes the base that the config names.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ import torch
 from lfo.config import ModelConfig, load_config
 from lfo.envs import make_environment
 from lfo.envs.twc import explorer
+from lfo.envs.twc.episode import with_numbers
 from lfo.envs.twc.explorer import Transcript
 from lfo.lab.pretraining import Document, answered, train_step, write_facts
 from lfo.learn.adapters import parameters, with_adapters
@@ -34,7 +34,7 @@ NAME = "warm_up"
 
 def spoken(codec: Codec, transcript: Transcript) -> Document:
     """An episode as a rollout has it; trained on what is said, calls and what closes them."""
-    ids = codec.prompt(transcript.room.request)
+    ids = codec.prompt(with_numbers(transcript.room.request))
     mask = [0] * len(ids)
     for i, turn in enumerate(transcript.turns):
         for source, _, said in (note.partition(": ") for note in transcript.notes if i == 1):
@@ -52,7 +52,7 @@ def draw(codec: Codec, rng: random.Random) -> Document:
         room = explorer.draw_room(rng)
         call, reply = explorer.predicted(rng, room)
         return answered(codec.encoded(Question(room.request, (), call), reply))
-    transcript = explorer.attempt(rng, first=0)
+    transcript = explorer.attempt(rng)
     return draw(codec, rng) if transcript.slips else spoken(codec, transcript)
 
 

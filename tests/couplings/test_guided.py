@@ -165,18 +165,18 @@ def test_one_attempt_has_so_many_tokens_whole_records_only(guided, bank):
     assert guided(max_tokens=1)._within(records) == []
 
 
-@pytest.mark.parametrize("count", [0, 1])
+@pytest.mark.parametrize("count", [-1, 0, 1])
 def test_feedback_takes_no_more_than_half_of_what_is_left(guided, bank, attempt, count):
-    """Two notes of which one fits: the oldest goes first."""
+    """Two notes of which one fits: the oldest goes first. None where other notes have taken more than there was."""
     coupling = guided()
     row = Row(attempt("bill"), 0, 0, bank, None)
     row.told = [bank.note(SOURCE, bank.encode(text)) for text in ("old", "new")]
     row.episode.step(search("Harbor Bank"))
-    room = sum(map(len, row.told)) - 1 if count else len(row.told[1]) - 1
+    room = {-1: -1, 0: len(row.told[1]) - 1, 1: sum(map(len, row.told)) - 1}[count]
     rollout = dataclasses.replace(coupling.config.rollout, max_tokens=len(row.tokens) + 2 * room)
     coupling.config = dataclasses.replace(coupling.config, rollout=rollout)
     assert list(coupling.before_turn(row)) == [] == row.told
-    assert told(row, bank) == [f"{SOURCE}: new"][:count]
+    assert told(row, bank) == [f"{SOURCE}: new"] * max(0, count)
 
 
 def test_processes_share_the_groups_and_each_has_whole_waves(guided, bank, attempt, monkeypatch):
@@ -235,6 +235,17 @@ def test_the_control_tells_of_other_tasks(guided, group, bank, tiny):
     coupling.hear([heard("bill", "Mine."), heard("loan", "Theirs."), heard("fraud", "Served.", "success")] * 2)
     rows, _ = group(coupling, playing(SEARCH, FORM, CALL, ""))
     assert [told(row, bank) for row in rows] == [[], *[[f"{SOURCE}: Gave nothing. Theirs."]] * 2]
+
+
+def test_the_other_control_tells_nothing(guided, group, bank):
+    """The teacher tries again, and what it does right is learned as ever."""
+    rows, _ = group(guided(source="none", teacher="base"), playing(SEARCH, FORM, CALL, ""))
+    assert [told(row, bank) for row in rows] == [[]] * 3
+    assert [row.actor for row in rows] == ["policy", "base", "base"]
+    rows, _ = group(guided(source="none", teacher="base"), playing(SEARCH, FORM, PAID))
+    assert [row.actor for row in rows] == ["policy"] * 3, "nobody failed"
+    with pytest.raises(ValueError, match="teacher to 'base'"):
+        FeedbackConfig(source="none", teacher="live")
 
 
 # --- around any other coupling ---------------------------------------------------------------

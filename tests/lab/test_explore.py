@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
+import shutil
 
 import pytest
 
 from lfo.config import as_dict, load_config
 from lfo.lab.explore import SOURCES, UNTRAINED, Explorer, Panel, playable
+from lfo.runs import RunError, RunFolder
+from lfo.train import train
 from lfo.types import Role
 
 
@@ -30,6 +34,38 @@ def test_only_phone_runs_with_adapters_can_be_played(make_config, tmp_path):
         if trained:
             (tmp_path / name / "adapters/v00001").mkdir(parents=True)
     assert playable([tmp_path, tmp_path / "none"]) == [str(tmp_path / "arm" / "seed0")]
+
+
+@pytest.fixture(scope="module")
+def run(make_config, base_path, tmp_path_factory) -> str:
+    """A run of two tasks in world 7, with a world model, of a base that calls."""
+    settings = {"model.base": str(base_path), "env.levels": [1], "env.world_seed": 7, "world_model.scouts": 1}
+    settings |= {"task_budget": 2, "eval_every": 2, "eval_tasks": 1, "rollout.max_tokens": 400}
+    settings |= {"rollout.max_action_tokens": 48, "rollout.group_size": 3}
+    return str(train(make_config(**settings), tmp_path_factory.mktemp("runs") / "seed0", progress=False))
+
+
+def test_a_run_is_shown_in_its_own_world_with_all_that_it_heard(config, run):
+    panel = Panel([run], config, size=2)
+    assert panel.world.options == (0, 1, 2, 3, 4, 7) and panel.world.value == 0
+    panel.run.value = run
+    assert panel.world.value == 7 and panel.explorer.player.env.world.seed == 7
+    assert "world model" in panel.source.options and len(panel.explorer.heard) >= len(RunFolder(run).examples()) > 0
+    panel.source.value = "memory"
+    assert "memory" in panel.rows
+    panel.world.value = 0
+    assert panel.explorer.player.env.world.seed == 0 and panel.run.value == run, "any world may be chosen then"
+
+
+def test_what_goes_wrong_is_shown(config, run, tmp_path):
+    lost = tmp_path / "lost"
+    shutil.copytree(run, lost)
+    panel = Panel([lost], config, size=2)
+    shutil.rmtree(lost / "adapters")
+    with contextlib.suppress(RunError):
+        panel.run.value = str(lost)
+    assert "holds no adapters; train there first" in panel.shown["form"].value and not panel.quiet
+    assert not panel.task.options and not panel.shown["rollouts"].value, "nothing of another policy is shown"
 
 
 def test_a_source_that_is_chosen_changes_note_and_form(panel):

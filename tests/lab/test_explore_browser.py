@@ -126,6 +126,15 @@ def test_it_shows_tokens_by_role_and_advantages(page):
     pictured(page, "explore_watch")
 
 
+def test_another_world_begins_anew(page):
+    world = page.locator(".widget-dropdown select").first
+    assert world.locator("option").all_inner_texts()[:2] == ["0", "1"]
+    before = page.locator(".explore-rollouts").inner_text()
+    world.select_option("1")
+    page.wait_for_function("shown => document.querySelector('.explore-rollouts').innerText != shown", arg=before)
+    assert set(rows_of(page)) == {"nobody"}
+
+
 def test_one_can_play_oneself(page):
     page.get_by_role("tab", name="play yourself").click()
     hand, line = page.locator(".explore-hand"), page.get_by_placeholder("Type: search")

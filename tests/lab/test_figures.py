@@ -127,6 +127,25 @@ def test_runs_of_one_seed_in_two_worlds_are_two(worlds):
     assert "dual (2 runs)" in lines_of(figures.learning_curves(worlds).axes[0])
 
 
+@pytest.mark.parametrize(
+    ("world", "splits", "titles"),
+    [
+        ("phone", ("validation",), ["known companies (validation)"]),
+        ("twc", ("test",), ["new things (test)"]),
+        ("shell", ("validation", "test"), ["known templates (validation)", "new templates (test)"]),
+    ],
+)
+def test_curves_have_a_panel_for_every_split_with_its_title_in_this_world(tmp_path, world, splits, titles):
+    folder = write_run(tmp_path / "dual-0", 0, rows_of("dual", 0, splits))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"env": config["env"] | {"name": world}}))
+    runs = {"dual": [folder]}
+    for fig in (figures.learning_curves(runs), figures.success_by_level(runs)):
+        assert [ax.get_title() for ax in fig.axes] == titles
+    known, _ = figures.world_model_curves(runs).axes
+    assert {text.get_text() for text in known.get_legend().get_texts()} >= set(titles)
+
+
 def test_a_table_of_one_world_may_lack_it(runs):
     data = reading.success_frame({"dual": runs["dual"]}).query("split == 'test'").drop(columns="world")
     assert reading.seeds_of(data) == "3 seeds" and len(reading.arrivals(data, 0.5)) == 3

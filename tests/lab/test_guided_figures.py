@@ -11,7 +11,7 @@ import pytest
 from test_factorial import add_steps, write_run
 
 from lfo.config import RunConfig, build
-from lfo.lab import tables
+from lfo.lab import small_factorial, tables
 from lfo.lab.factorial import factorial_table, level_table, summary
 from lfo.lab.guided import (
     OPEN,
@@ -73,7 +73,7 @@ def finished(monkeypatch):
     """finished(paths): these runs are, no others."""
 
     def make(paths):
-        monkeypatch.setattr(RunFolder, "finished", lambda run, config: run.path in set(paths))
+        monkeypatch.setattr(small_factorial, "evaluated", lambda run, config: run.path in set(paths))
 
     return make
 

@@ -266,7 +266,9 @@ def test_engines_have_the_gpus_they_share_or_own(large, monkeypatch):
     assert "CUDA context ~" not in [item.name for p in plan(large, "cpu") for item in p.items]
 
 
-@pytest.mark.parametrize("name", ["qwen3_8b", "qwen3_8b_colocated", "qwen3_0.6b", "smollm2_135m", "laptop"])
+@pytest.mark.parametrize(
+    "name", ["qwen3_8b", "qwen3_8b_feedback", "qwen3_8b_colocated", "qwen3_0.6b", "smollm2_135m", "laptop"]
+)
 def test_the_shipped_configs_fit(name, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr("lfo.text.base.cached_file", lambda *_: None)  # shape cards, whatever the hub's cache holds

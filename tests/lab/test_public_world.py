@@ -19,6 +19,7 @@ from lfo.lab.public_world import SPLITS
 from lfo.lab.reading import write_measurement
 from lfo.lab.small_factorial import NOTES
 from lfo.lab.sweep import read_grid
+from lfo.proportions import wilson
 from lfo.runs import RunFolder
 from lfo.types import Call, Malformed, Outcome, Rollout, StopReason, Turn
 
@@ -63,8 +64,10 @@ def test_a_sweep_ends_with_the_summary_of_its_own_splits(runs):
 
 def test_the_grid_is_the_factorial(chosen):
     """Nobody, a table, the world model and the truth, each frozen and trained; feedback is for who is trained."""
-    runs = {}
+    runs, controls = {}, ("feedback_shuffled", "feedback_none", "imitate")
     for folder, config in chosen.items():
+        if folder.parent.name in controls:
+            continue
         runs.setdefault((config.policy.learning_rate > 0, config.coupling, config.feedback is not None), []).append(
             folder
         )
@@ -73,6 +76,14 @@ def test_the_grid_is_the_factorial(chosen):
     couplings = ("none", "memory", "imagine", "truth")
     assert set(runs) == {(t, c, False) for t in (True, False) for c in couplings} | {(True, "none", True)}
     assert {len(folders) for folders in runs.values()} == {3}
+    of = {(config.name, config.seed): config for config in chosen.values()}
+    for source in ("shuffled", "none"):
+        said = dataclasses.replace(of["feedback", 0].feedback, source=source)
+        assert of[f"feedback_{source}", 0] == dataclasses.replace(
+            of["feedback", 0], name=f"feedback_{source}", feedback=said
+        )
+    imitating = dataclasses.replace(of["nothing", 0].policy, imitate=0.5)
+    assert of["imitate", 0] == dataclasses.replace(of["nothing", 0], name="imitate", policy=imitating)
 
 
 def test_the_summary_is_of_every_arm_at_known_and_at_new_things(runs):
@@ -109,7 +120,7 @@ def test_where_nothing_is_finished_it_says_so(chosen):
     plt.close(small_factorial.factorial_figure(found, SPLITS, "who"))
     assert len(small_factorial.second_attempts({}, SPLITS, "thing")) == 0
     said = small_factorial.progress(chosen)
-    assert said.startswith("8 of 27 runs are finished; still to be run: table_frozen (0 of 3), ")
+    assert said.startswith("8 of 36 runs are finished; still to be run: table_frozen (0 of 3), ")
     assert "imagine (2 of 3)" in said and "truth_frozen" not in said
     other = {folder: dataclasses.replace(config, seed=7) for folder, config in chosen.items()}
     assert small_factorial.finished(other) == {}, "a run of other settings is another run"
@@ -126,6 +137,18 @@ def test_what_a_world_model_knows_is_what_it_knows_at_the_end(runs):
     (row,) = public_world.knowledge_table({"imagine": runs["imagine"]}).to_dict("records")
     assert (row["things"], row["runs"], row["questions"]) == (SPLITS["test"], 2, 32)
     assert (row["answers right"], row["of right places"], row["of wrong places"]) == (0.625, 0.25, 1.0)
+    assert (row["low"], row["high"]) == wilson(20, 32) and row["low"] < 0.5, "no more than a coin could say"
+
+
+def test_where_a_run_began_is_a_row_of_its_own(chosen, tmp_path):
+    folder = tmp_path / "imagine" / "seed0"
+    write_run(folder, next(config for config in chosen.values() if config.name == "imagine"))
+    rows = RunFolder(folder).metrics()
+    (folder / "metrics.jsonl").write_text("")
+    RunFolder(folder).log([row | {"tasks": 0, "successes": "0001"} for row in rows] + rows)
+    begun = small_factorial.beginnings({"imagine": [folder]}, SPLITS, "thing")
+    assert list(begun["arm"]) == ["imagine, before it heard anything"] * 2 and list(begun["success"]) == [0.25] * 2
+    assert list(small_factorial.summary({"imagine": [folder]}, SPLITS, "thing")["success"]) == [0.5, 0.25]
 
 
 def test_a_second_try_counts_what_the_first_one_reached(runs):

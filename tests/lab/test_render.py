@@ -75,6 +75,12 @@ def test_outcome_advantage_and_turns_are_told(codec, rows):
     assert text.count("stop malformed · reward 0 · advantage none") == 2
 
 
+def test_under_ppo_nothing_is_said_of_advantages(codec, rows, make_config):
+    nothing = advantages_of(rows, SimpleNamespace(config=make_config(ppo={})))
+    text = Page(rollouts_html(codec, rows, nothing)).text
+    assert nothing is None and "advantage" not in text and "drops" not in text and text.count("✗") == 3
+
+
 def test_one_rollout_is_no_group(codec, rows):
     assert "1 of 1 rollouts succeeded" in (text := Page(rollouts_html(codec, rows[:1], [None])).text)
     assert "dynamic sampling drops" not in text

@@ -11,6 +11,7 @@ import importlib.util
 import json
 import shutil
 import struct
+import time
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,8 @@ def wandb_records(path: Path):
             place += 32768 - place % 32768
             continue
         length, kind = struct.unpack_from("<HB", data, place + 4)
+        if place + 7 + length > len(data):  # is still being written
+            return
         whole += data[place + 7 : place + 7 + length]
         place += 7 + length
         if kind in (1, 4):  # a whole record, or its last part
@@ -80,10 +83,20 @@ def wandb_records(path: Path):
             whole = b""
 
 
+def ended(path: Path) -> list:
+    """The records of a run that has ended; wandb's service may still be writing them when the run says so."""
+    for _ in range(300):
+        records = list(wandb_records(path))
+        if records and records[-1].HasField("exit"):
+            return records
+        time.sleep(0.1)
+    raise AssertionError(f"{path} has no end after 30 s.")
+
+
 def told_wandb(folder: Path):
     scalars, tables, images = {}, {}, set()
     for file in sorted(folder.glob("wandb/offline-run-*/run-*.wandb")):
-        for record in wandb_records(file):
+        for record in ended(file):
             items = record.history.item
             row = {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in items}
             for stem in [name.removesuffix("/_type") for name in row if name.endswith("/_type")]:  # told in parts
@@ -102,7 +115,7 @@ def told_wandb(folder: Path):
 def told_trackio(folder: Path):
     from trackio.sqlite_storage import SQLiteStorage
 
-    identity = json.loads((folder / "tracker.json").read_text())["id"]
+    identity = json.loads((folder / "tracker.json").read_text())["trackio"]["id"]
     scalars, tables, images = {}, {}, set()
     for row in SQLiteStorage.get_logs("lfo", f"tiny-seed0-{identity}"):
         for name, value in row.items():
@@ -202,11 +215,11 @@ def test_nothing_is_told_twice_when_a_run_is_resumed(name, copied):
 def test_a_run_without_a_checkpoint_begins_anew(copied):
     config, folder = copied("tensorboard")
     tell(config, folder)
-    first = json.loads((folder / "tracker.json").read_text())
+    first = json.loads((folder / "tracker.json").read_text())["tensorboard"]
     shutil.rmtree(folder / "checkpoints")
     shutil.rmtree(folder / "tensorboard")
     tell(config, folder)
-    second = json.loads((folder / "tracker.json").read_text())
+    second = json.loads((folder / "tracker.json").read_text())["tensorboard"]
     assert first["id"] != second["id"] and first["rows"] == second["rows"] == len(RunFolder(folder).metrics())
     assert len(told_tensorboard(folder)[0]["train_success"]) == 2
 

@@ -56,7 +56,7 @@ class PhoneKnowledge:
     """See `lfo.protocols.Knowledge`. levels: those of the tasks that a run trains on; reasons: see `CsrSimulator`."""
 
     learned = {"phone": (PHONE,), "phone+form": (PHONE, FORM), "all": (PHONE, FORM, SEARCH)}
-    hint = "A note ({source}): a call made with nothing but its number would probably be answered with\n{reply}"
+    hint = "A note ({source}), which may be wrong, on what is answered here:\n{reply}"
 
     def __init__(self, world: World, levels: Sequence[int] = tuple(LEVELS), reasons: bool = True):
         self._world, self._reasons = world, reasons
@@ -128,15 +128,18 @@ class PhoneKnowledge:
     def impersonal(self, turns: Sequence[Turn]) -> list[Turn]:
         """Values that the user gave are handles, as in `values: reference`.
 
-        Fields and numbers that nobody has may be anything, and are left out, as are calls that could not be read.
+        Fields, numbers and companies that nobody has may be anything, and are left out, as are calls that could not be
+        read.
         """
-        kept = []
+        kept, companies = [], {company.name for company, _ in self._directory.values()}
         for turn in turns:
             action, observation = turn.action, turn.observation
             if turn.tool == PHONE:
                 handles = {field: f"@{field}" for field in action.arguments["auth_info"] if field in FIELDS}
                 number = action.arguments["phone_number"]
                 action = phone_call(number if number in self._directory else "", handles)
+            elif turn.tool == SEARCH and action.arguments["company_name"] not in companies:
+                action = search("")
             elif turn.tool == FORM and turn.status == "ok":
                 data = json.loads(observation)
                 observation = json.dumps({f: data[f] if f == "unavailable" else f"@{f}" for f in data})

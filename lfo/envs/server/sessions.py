@@ -16,7 +16,7 @@ from pydantic import JsonValue
 from lfo.envs.base import SPLITS, from_chat, parse_action, written
 from lfo.envs.server import wire
 from lfo.protocols import Environment, Episode
-from lfo.types import Action, Call, Malformed, Task
+from lfo.types import Action, Call, Task
 
 SWEEP_SECONDS = 1.0  # between looks for sessions that nobody uses
 _log = logging.getLogger(__name__)
@@ -201,12 +201,7 @@ def _checked(action: Action | str, env: Environment) -> Action:
     """An action as the environment takes it: calls of known tools with arguments that fit, and nothing else."""
     if isinstance(action, str):
         return parse_action(from_chat(action, env.tools), env.tools)
-    if not isinstance(action, Call):
-        return action
-    if action.tool not in env.tools:
-        return Malformed(written(action), f"There is no such tool. Tools: {', '.join(env.tools)}.")
-    problem = env.tools[action.tool].complaint(action.arguments)
-    return Malformed(written(action), problem) if problem else action
+    return parse_action(written(action), env.tools) if isinstance(action, Call) else action
 
 
 class ChatHistory:

@@ -30,7 +30,7 @@ class ShellKnowledge(PlainKnowledge):
     """See `lfo.protocols.Knowledge`. tasks: of all splits."""
 
     learned = {"bash": (BASH,)}
-    hint = "A note ({source}): a house tool run with nothing but its name would probably be answered with\n{reply}"
+    hint = "A note ({source}), which may be wrong, on what is answered here:\n{reply}"
 
     def __init__(self, house: HiddenHouse, tasks: Sequence[ShellTask]):
         self._house, self._tasks = house, tasks

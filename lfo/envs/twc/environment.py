@@ -9,7 +9,10 @@ from lfo.envs.twc.knowledge import TwcKnowledge
 from lfo.envs.twc.tasks import TwcTask, all_tasks
 from lfo.protocols import Responder
 
-SYSTEM = "Put the thing where it usually belongs. First take it, open a place that is closed, then put it there."
+SYSTEM = (
+    "Put the thing where it usually belongs. First take it, open a place that is closed, then put it there. Say a "
+    "place's number before its name."
+)
 
 
 class TwcEnvironment:

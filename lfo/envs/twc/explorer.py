@@ -3,8 +3,8 @@
 Room, thing, places and where the thing belongs are drawn anew for every transcript. Their names are put together of
 made-up words, of ordinary ones, and of the words of the game's names, never so that one of these comes out. A `Room`
 says what the game would say (held against it in tests), so that no Java is needed. The user takes the thing, opens what
-is closed, does what a note says, and else tries places in the order in which it read of them, or any: a small model
-that may choose any of many alike mixes their names.
+is closed, does what a note says, in the note's words, and else chooses any place that is not known to be wrong, by its
+number: a small model that has to choose among many names mixes them, and among numbers it does not.
 """
 
 from __future__ import annotations
@@ -14,16 +14,15 @@ import random
 from collections.abc import Sequence
 
 from lfo.envs.shell.explorer import made_up
-from lfo.envs.twc.episode import COMMANDS, DOWN, OPEN, PUT, SCORE, TAKE, UP, TwcEpisode
+from lfo.envs.twc.episode import COMMANDS, DOWN, OPEN, PUT, SCORE, TAKE, UP, TwcEpisode, label, unlabelled
 from lfo.envs.twc.game import UNREAD, Seen
 from lfo.envs.twc.knowledge import BELONGS, IN, TwcKnowledge
 from lfo.envs.twc.tasks import TwcTask, all_tasks
 from lfo.types import Call, Turn
 
-NOTED, FOLLOWED, MADE_UP = 0.6, 0.9, 0.2  # shares: rooms with notes; those that are followed; those that are wrong
+NOTED, FOLLOWED, MADE_UP = 0.7, 0.9, 0.2  # shares: rooms with notes; those that are followed; those that are wrong
 RECALLED = 0.2  # share of the noted whose notes are on earlier attempts
 SLIPS = 0.06  # share of the closed places into which a thing is put before they are opened
-FIRST = 0.85  # share of the puts by whoever knows nothing that go into the first place not known as wrong
 KINDRED = 0.1  # share of the notes on another thing of that kind, as a table has them
 SAID_BY = ("memory", "world model", "truth", "scout")  # who says a note is no matter
 RECALL = "earlier attempt"
@@ -81,7 +80,7 @@ class Room:
 
     @property
     def request(self) -> str:
-        """What the game says first."""
+        """What the game says first, before its places are numbered."""
         seen = [f"{'a' if like else _article(name)} {name}{like}" for name, like in self.furniture]
         seen.append(f"{_article(self.thing)} {self.thing}")
         sights = [f" {SIGHTS[i % len(SIGHTS)]} {one}." for i, one in enumerate(seen)]
@@ -166,53 +165,48 @@ class Transcript:
 
 @dataclasses.dataclass
 class Told:
-    """What a user was told: notes, the places that are said to be right and wrong, and what it intended on the way.
-
-    first: how often who knows no more tries the first place that is left, see `FIRST`."""
+    """What a user was told: notes, the places that are said to be right and wrong, and what it intended on the way."""
 
     notes: list[str]
     right: list[str]
     wrong: list[str]
     intentions: list[tuple[int, tuple[Turn, ...], str]]
-    first: float
 
     def means(self, rng: random.Random, room: Room, tried: Sequence[str] = ()) -> str:
-        """Where the thing is put next: where it is said to belong, else anywhere that is not known to be wrong."""
+        """Where the thing is put next: where it is said to belong, else by its number any place not known as wrong."""
         told = [place for place in self.right if place not in tried]
         left = [place for place in room.places if place not in (*self.wrong, *tried)]
-        return rng.choice(told) if told else anywhere(rng, left or room.places, self.first)
+        return rng.choice(told) if told else label(room.places, rng.choice(left or room.places))
 
 
-def anywhere(rng: random.Random, places: Sequence[str], first: float) -> str:
-    """The first of the places so often, else any."""
-    return places[0] if rng.random() < first else rng.choice(places)
-
-
-def untold(rng: random.Random, room: Room, first: float) -> Told:
+def untold(rng: random.Random, room: Room) -> Told:
     """Nothing was said: the thing is meant to be put anywhere."""
-    return Told([], [], [], [(0, (), anywhere(rng, room.places, first))], first)
+    told = Told([], [], [], [])
+    told.intentions.append((0, (), told.means(rng, room)))
+    return told
 
 
-def attempt(rng: random.Random, first: float = FIRST) -> Transcript:
+def attempt(rng: random.Random) -> Transcript:
     """A user in a room that was never before, told something or nothing."""
     room = draw_room(rng)
-    told = _told(rng, room, first) if rng.random() < NOTED else untold(rng, room, first)
+    told = _told(rng, room) if rng.random() < NOTED else untold(rng, room)
     return play(rng, room, told, follows=rng.random() < FOLLOWED)
 
 
 def play(rng: random.Random, room: Room, told: Told, follows: bool) -> Transcript:
     """One episode of a user who has been told that."""
-    episode, slips, tried = TwcEpisode(room.task, play=room.replay), [], []
+    episode, slips, tried = TwcEpisode(room.task, room.task.steps, room.replay), [], []
     _take(episode)
     while episode.stop is None:
-        place = (told if follows else Told([], [], [], [], told.first)).means(rng, room, tried)
-        opened = [turn.action.arguments["place"] for turn in episode.turns if turn.tool == OPEN]
+        said = (told if follows else Told([], [], [], [])).means(rng, room, tried)
+        place = unlabelled(said)
+        opened = [unlabelled(turn.action.arguments["place"]) for turn in episode.turns if turn.tool == OPEN]
         if place in room.closed and place not in opened:
             if rng.random() < SLIPS:
                 slips.append(len(episode.turns))
-                _step(episode, put(room, place))
-            _step(episode, Call(OPEN, {"place": place}))
-        _step(episode, put(room, place))
+                _step(episode, put(room, said))
+            _step(episode, Call(OPEN, {"place": said}))
+        _step(episode, put(room, said))
         tried.append(place)
         _take(episode)
     return Transcript(room, tuple(episode.turns), tuple(slips), tuple(told.notes), tuple(told.intentions))
@@ -228,40 +222,41 @@ def _take(episode: TwcEpisode) -> None:
 
 
 def put(room: Room, place: str) -> Call:
-    """The thing of a room put somewhere."""
+    """The thing of a room put somewhere, as it is said."""
     return Call(PUT, {"thing": room.thing, "place": place})
 
 
-def _told(rng: random.Random, room: Room, first: float) -> Told:
+def _told(rng: random.Random, room: Room) -> Told:
     """Notes on earlier attempts, where the thing belongs, or what would be answered, place by place."""
     if rng.random() < RECALLED:
-        return _recalled(rng, room, first)
+        return _recalled(rng, room)
     if rng.random() < MADE_UP:
         room = dataclasses.replace(room, right=(rng.choice(room.places),))
     source, knowledge = rng.choice(SAID_BY), TwcKnowledge([room.task])
     if rng.random() < 0.4:
         right = room.right[0]
         note = f"{source}: {BELONGS.format(thing=room.thing, place=right)}"
-        return Told([note], [right], [], [(0, (), anywhere(rng, room.places, first))], first)
+        return Told([note], [right], [], untold(rng, room).intentions)
     kindred = f"{_word(rng, QUALITIES)} {room.thing.split()[-1]}"
-    told, turns = Told([], [], [], [], first), ()
+    told, turns = Told([], [], [], []), ()
     for _ in range(min(len(room.places), rng.randint(1, 6))):
-        place = told.means(rng, room)
-        told.intentions.append((len(told.notes), turns, place))
+        meant = told.means(rng, room)
+        told.intentions.append((len(told.notes), turns, meant))
+        place = unlabelled(meant)
         status = UP if place in room.right else DOWN
         said = put_reply(kindred if rng.random() < KINDRED else room.thing, place) + SCORE[status]
         told.notes.append(f"{source}: {said}")
         (told.right if status == UP else told.wrong).append(place)
         if status == UP:
             return told
-        turns = knowledge.supposed(turns, put(room, place), said)
+        turns = knowledge.supposed(turns, put(room, meant), said)
     told.intentions.append((len(told.notes), turns, told.means(rng, room)))
     return told
 
 
-def _recalled(rng: random.Random, room: Room, first: float) -> Told:
+def _recalled(rng: random.Random, room: Room) -> Told:
     """What one to three earlier attempts have to tell, each of which has heard of those before."""
-    told = untold(rng, room, first)
+    told = untold(rng, room)
     for _ in range(rng.randint(1, 3)):
         turns = play(rng, room, told, follows=True).turns
         if turns[-1].tool == PUT and turns[-1].status == UP:
@@ -274,6 +269,7 @@ def _recalled(rng: random.Random, room: Room, first: float) -> Told:
 
 
 def predicted(rng: random.Random, room: Room) -> tuple[Call, str]:
-    """A put anywhere, and what is answered to it."""
+    """A put anywhere, with the place's number or without, and what is answered to it."""
     place = rng.choice(room.places)
-    return put(room, place), put_reply(room.thing, place) + SCORE[UP if place in room.right else DOWN]
+    said = rng.choice((place, label(room.places, place)))
+    return put(room, said), put_reply(room.thing, place) + SCORE[UP if place in room.right else DOWN]

@@ -10,6 +10,7 @@ import atexit
 import dataclasses
 import functools
 import importlib.util
+import re
 import shutil
 import threading
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from lfo.config import ConfigError
 
 SETTINGS = "numLocations=1,numItemsToPutAway=1"  # one room, one thing
 MOST_STEPS = 1_000  # where the game itself would end; episodes end long before
+FURNITURE = re.compile(r"\ba ([\w ]+?)( that is closed|, that has nothing on it)\.")  # a place, in what is seen first
 UNREAD = "Unknown action"  # how the game answers what it does not understand
 _one_at_a_time = threading.Lock()  # rollouts may be sampled in a thread beside another
 

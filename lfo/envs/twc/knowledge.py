@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Hashable, Sequence
 
 from lfo.envs.base import PlainKnowledge
-from lfo.envs.twc.episode import DOWN, PUT, SAME, SCORE, UP
+from lfo.envs.twc.episode import DOWN, PUT, SAME, SCORE, UP, label, unlabelled
 from lfo.envs.twc.tasks import TwcTask
 from lfo.protocols import Blank, Question
 from lfo.types import Call, Example, Feedback, Malformed, Turn
@@ -33,7 +33,7 @@ class TwcKnowledge(PlainKnowledge):
     def __init__(self, tasks: Sequence[TwcTask]):
         self._tasks = tasks
         self._right = {(task.room, task.thing): task.right for task in tasks}
-        self._longest = max((place for task in tasks for place in task.places), key=len)
+        self._longest = max((label(task.places, place) for task in tasks for place in task.places), key=len)
 
     def state(self, question: Question, dropped: int = 0) -> str:
         """The room alone: what is answered to a put depends on nothing that was done before it."""
@@ -49,7 +49,8 @@ class TwcKnowledge(PlainKnowledge):
     def question(self, turns: Sequence[Turn], filled: str) -> Call | None:
         """That put; None for a place where it was put before, or none at all."""
         call = _put(_held(turns), filled.partition('"')[0].strip())
-        return call if call.arguments["place"] and call not in [turn.action for turn in turns] else None
+        tried = [_pair(turn.action) for turn in turns if turn.tool == PUT]
+        return call if call.arguments["place"] and _pair(call) not in tried else None
 
     def supposed(self, turns: Sequence[Turn], call: Call, reply: str) -> tuple[Turn, ...]:
         """Whoever hears where a thing belongs has put it there; whoever hears that it does not, has it still."""
@@ -68,12 +69,12 @@ class TwcKnowledge(PlainKnowledge):
         """Of thing and place, then of the thing's last word and place: all shirts are shirts."""
         if question.call.tool != PUT:
             return ()
-        thing, place = question.call.arguments["thing"], question.call.arguments["place"]
+        thing, place = _pair(question.call)
         return (thing, place), (thing.rpartition(" ")[2], place, "any")
 
     def words(self, question: Question) -> str:
         """Thing and place."""
-        return " ".join(question.call.arguments.values())
+        return " ".join(map(unlabelled, question.call.arguments.values()))
 
     def feedback(self, turns: Sequence[Turn]) -> list[Feedback]:
         """One record per thing that was put somewhere, and per action that was not understood.
@@ -87,7 +88,7 @@ class TwcKnowledge(PlainKnowledge):
             elif turn.tool == PUT:
                 right = turn.status == UP
                 kind = "right_place" if right else "wrong_place"
-                found.append(Feedback(kind, turn.action.arguments["place"], turn.observation, float(right)))
+                found.append(Feedback(kind, _pair(turn.action)[1], turn.observation, float(right)))
         return found
 
     def hindsight(self, turns: Sequence[Turn]) -> tuple[int, Call] | None:
@@ -112,7 +113,9 @@ class TwcKnowledge(PlainKnowledge):
         place where it does and one where it does not. Also of each of the two alone."""
         tasks = [task for task in self._tasks if task.split == split][:EXAMINED]
         asked = [(task, place) for task in tasks for place in (task.right[0], _wrong(task))]
-        requests = [Question(f"{IN}{task.room}.", (), _put(task.thing, place)) for task, place in asked]
+        requests = [
+            Question(f"{IN}{task.room}.", (), _put(task.thing, label(task.places, place))) for task, place in asked
+        ]
         expected = [(UP if place in task.right else DOWN, place) for task, place in asked]
         hits = [meaning(answer)[::2] == right for answer, right in zip(ask(requests), expected, strict=True)]
         right, wrong = hits[::2], hits[1::2]
@@ -136,6 +139,11 @@ def meaning(reply: str) -> tuple[str, ...]:
 
 def _put(thing: str, place: str) -> Call:
     return Call(PUT, {"thing": thing, "place": place})
+
+
+def _pair(put: Call) -> tuple[str, str]:
+    """Thing and place, without the place's number."""
+    return put.arguments["thing"], unlabelled(put.arguments["place"])
 
 
 def _held(turns: Sequence[Turn]) -> str:

@@ -9,11 +9,10 @@ from __future__ import annotations
 import csv
 import re
 
-from lfo.envs.twc.game import gold_path, replay, seeds
+from lfo.envs.twc.game import FURNITURE, gold_path, replay, seeds
 from lfo.envs.twc.tasks import FOLDS, TABLE, TwcTask
 
 _ROOM = re.compile(r"You are in the ([\w ]+)\.")
-_FURNITURE = re.compile(r"\ba ([\w ]+?)(?: that is closed|, that has nothing on it)\.")
 
 
 def play_all(split: str, most: int | None = None) -> list[TwcTask]:
@@ -24,7 +23,7 @@ def play_all(split: str, most: int | None = None) -> list[TwcTask]:
         path = gold_path(FOLDS[split], seed)
         room, (thing, place) = _ROOM.search(begun.text)[1], path[-1].removeprefix("put ").split(" in ")
         if (thing, room) not in found:
-            places = tuple(_FURNITURE.findall(begun.text))
+            places = tuple(place for place, _ in FURNITURE.findall(begun.text))
             right = [place, *(p for p in places if p != place and _is_right(FOLDS[split], seed, thing, p))]
             task = TwcTask(f"{split}-{seed}", split, len(path) - 2, seed, room, thing, places, tuple(right), len(path))
             found[thing, room] = task

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 import verl_loop
+from playable import needs_game
+from sandboxed import needs_sandbox
 from serving import serving
 from toy import Keeping
 from transformers import AutoTokenizer
@@ -21,11 +23,13 @@ import lfo
 from lfo.config import ConfigError, EnvConfig
 from lfo.envs import make_environment
 from lfo.envs.adapters import gym, trl
+from lfo.envs.adapters.shared import chosen
 from lfo.envs.base import parse_action, written
 from lfo.envs.phone import PhoneCallEnv, PhoneEnvironment, Rules
 from lfo.envs.phone.callers import REFERENCE_POLICIES
 from lfo.envs.phone.records import PhoneTask
 from lfo.envs.phone.tools import TOOLS
+from lfo.lab.public_world import solution
 from lfo.types import Call, Malformed
 
 CASES = [(level, rules, seed) for level in (1, 4) for rules in ("binary", "shaped") for seed in (0, 1)]
@@ -71,15 +75,18 @@ def hung_up_after(env: PhoneCallEnv, texts: list[str]) -> float:
 
 
 def through_trl(world, task, rules, seed, texts) -> tuple[list[str], float]:
+    return by_trl(PhoneEnvironment(world, rules), task, seed, texts)
+
+
+def by_trl(env, task, seed, texts) -> tuple[list[str], float]:
     """As TRL does it: a method for each call, and nothing for a message without one."""
-    phone = PhoneEnvironment(world, rules)
-    (row,) = [row for row in trl.rows(phone, task.split, seed) if row["task_id"] == task.task_id]
-    env = trl.environment_factory(phone)()
-    said = [env.reset(**row)]
+    (row,) = [row for row in trl.rows(env, task.split, seed) if row["task_id"] == task.task_id]
+    one = trl.environment_factory(env)()
+    said = [one.reset(**row)]
     for text in texts:
         tool, _, arguments = text.partition("<|args|>")
-        said.append(getattr(env, tool)(**json.loads(arguments)))
-    return said, env.get_reward()
+        said.append(getattr(one, tool)(**json.loads(arguments)))
+    return said, one.get_reward()
 
 
 class KeptPhone(Keeping, PhoneEnvironment):
@@ -98,7 +105,7 @@ def through_verl(world, task, rules, seed, texts) -> tuple[list[str], float]:
 program = functools.cache(verl_loop.page)
 CHAT: dict = {}  # its tokenizer
 OPEN = contextlib.ExitStack()
-CLIENTS: dict = {}  # rules -> a session of OpenEnv at a server of its own
+CLIENTS: dict = {}  # rules, or the name of a world -> a session of OpenEnv at a server of its own
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -110,20 +117,24 @@ def ended(chat_path):
 
 
 def through_openenv(world, task, rules, seed, texts) -> tuple[list[str], float]:
+    return by_openenv(PhoneEnvironment(world, rules), task, seed, texts, rules)
+
+
+def by_openenv(env, task, seed, texts, named=None) -> tuple[list[str], float]:
     """By a client over a WebSocket; the rewards of all its steps are summed up, as trainers do."""
     from lfo.envs.adapters import openenv
 
-    phone = PhoneEnvironment(world, rules)
-    if rules not in CLIENTS:
-        client = openenv.Client(OPEN.enter_context(serving(openenv.app(phone))))
-        CLIENTS[rules] = OPEN.enter_context(client.sync())
-    index = [task.task_id for task in phone.tasks(task.split)].index(task.task_id)
-    steps = [CLIENTS[rules].reset(seed=seed, split=task.split, index=index)]
+    named = named or type(env)
+    if named not in CLIENTS:
+        client = openenv.Client(OPEN.enter_context(serving(openenv.app(env))))
+        CLIENTS[named] = OPEN.enter_context(client.sync())
+    index = [task.task_id for task in env.tasks(task.split)].index(task.task_id)
+    steps = [CLIENTS[named].reset(seed=seed, split=task.split, index=index)]
     for text in [*texts, ""]:
         if not steps[-1].done:
             tool, _, arguments = text.partition("<|args|>")
             call = openenv.ToolCall(tool=tool, arguments=json.loads(arguments or "{}"))
-            steps.append(CLIENTS[rules].step(call))
+            steps.append(CLIENTS[named].step(call))
     return [step.observation.text for step in steps[: len(texts) + 1]], sum(step.reward for step in steps[1:])
 
 
@@ -168,6 +179,22 @@ def test_the_same_seed_is_the_same_episode(world, tasks, adapter, policy):
             assert adapter(world, tasks[level], rules, seed, texts[:n]) == (said[: n + 1], rewards[n])
         lengths.add(len(texts))
     assert lengths == {0} if policy == "no-op" else min(lengths) >= 2
+
+
+@pytest.mark.parametrize("adapter", [by_trl, pytest.param(by_openenv, marks=[THEIRS, NEEDS_OPENENV])])
+@pytest.mark.parametrize("name", [pytest.param("twc", marks=needs_game), pytest.param("shell", marks=needs_sandbox)])
+def test_other_worlds_are_played_as_well(adapter, name):
+    """A game that is won, and a shell in which nothing but looking is done: what is read, and what it is worth."""
+    env = make_environment(EnvConfig(name=name))
+    task = env.tasks("train")[0]
+    texts = ['bash<|args|>{"command": "pwd; ls -a"}', "finish<|args|>{}"]
+    if name == "twc":
+        texts = [written(call) for call in solution(task)]
+    with contextlib.closing(env.episode(*chosen([task], 3, 0))) as ours:
+        said = [ours.request, *(ours.step(parse_action(text, env.tools)) for text in texts)]
+        reward = ours.outcome().reward
+    assert ours.stop is not None and reward == (1.0 if name == "twc" else -0.5)
+    assert adapter(env, task, 3, texts) == (said, reward)
 
 
 def test_the_table_sees_success_failure_and_what_lies_between(world, tasks):

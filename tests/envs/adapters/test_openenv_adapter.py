@@ -180,6 +180,7 @@ def test_the_seed_draws_what_gymnasium_draws(world):
         assert (read.text, read.reward, read.done) == (step[0], step[1], False)
 
 
+@pytest.mark.filterwarnings("ignore:unclosed transport:ResourceWarning")  # the server's, as it ends beside its client
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed (apt-get install bubblewrap)")
 def test_the_shell_world_is_served():
     with serving(openenv.app(ShellEnvironment(draw_world(0)))) as url, openenv.Client(url).sync() as client:

@@ -1,6 +1,7 @@
-"""The loop that docs/integrations.md shows for verl, played: on verl's own base class where verl is installed.
+"""What docs/integrations.md shows for verl, played: on verl's own base classes where verl is installed.
 
-Elsewhere a base class with the same four things stands in: it renders whole conversations with the chat template.
+Elsewhere a base class with the same four things stands in for its loop's, which renders whole conversations with the
+chat template, and one with a name for its tools'.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from types import SimpleNamespace
 from test_docs import shown
 
 HERE = importlib.util.find_spec("verl") is not None
-PLACE = "verl.experimental.agent_loop.agent_loop"
+LOOPS, TOOLS, SCHEMAS = "verl.experimental.agent_loop.agent_loop", "verl.tools.base_tool", "verl.tools.schemas"
 
 
 class StandIn:
@@ -38,20 +39,30 @@ class StandIn:
         return SimpleNamespace(token_ids=[*ids, *new]), [*mask, *[0] * len(new)], None
 
 
-def page() -> dict:
-    """The names of the page's program."""
+class StandInTool:
+    """What the page uses of verl 0.9's `BaseTool`."""
+
+    def __init__(self, config, tool_schema):
+        self.name = tool_schema["function"]["name"]
+
+
+def page(wanted: str = "AgentLoopBase, AgentLoopOutput") -> dict:
+    """The names of the page's program that mentions this."""
+    made: dict = {}
     if not HERE:
-        parts = PLACE.split(".")
-        made = {".".join(parts[:n]): types.ModuleType(".".join(parts[:n])) for n in range(1, len(parts) + 1)}
-        vars(made[PLACE]).update(AgentLoopBase=StandIn, AgentLoopOutput=SimpleNamespace)
-        made[PLACE].register = lambda name: lambda kind: kind
+        for place in (LOOPS, TOOLS, SCHEMAS):
+            parts = place.split(".")
+            names = [".".join(parts[:n]) for n in range(1, len(parts) + 1)]
+            made |= {name: types.ModuleType(name) for name in names}
+        vars(made[LOOPS]).update(AgentLoopBase=StandIn, AgentLoopOutput=SimpleNamespace)
+        made[LOOPS].register = lambda name: lambda kind: kind
+        made[TOOLS].BaseTool, made[SCHEMAS].ToolResponse = StandInTool, SimpleNamespace
         sys.modules.update(made)
     try:
-        return shown("integrations.md", "AgentLoopBase, AgentLoopOutput")
+        return shown("integrations.md", wanted)
     finally:
-        if not HERE:
-            for name in made:
-                del sys.modules[name]
+        for name in made:
+            del sys.modules[name]
 
 
 def message(text: str) -> str:
@@ -66,10 +77,10 @@ class Scripted:
     def __init__(self, tokenizer, texts):
         self.tokenizer, self.texts, self.read = tokenizer, [*texts, ""], []
 
-    async def generate(self, request_id, *, prompt_ids, sampling_params):
+    async def generate(self, request_id, *, prompt_ids, sampling_params, **_):
         self.read.append(self.tokenizer.decode(prompt_ids))
         ids = self.tokenizer.encode(f"{message(self.texts[len(self.read) - 1])}<|im_end|>")
-        blank = {"log_probs": None, "num_preempted": None, "extra_fields": {}}
+        blank = {"log_probs": None, "num_preempted": None, "routed_experts": None, "extra_fields": {}}
         return SimpleNamespace(token_ids=ids, **blank)
 
 
@@ -78,19 +89,22 @@ def play(names: dict, tokenizer, task, seed: int, texts, length: int = 100_000):
     env = names["ENV"]
     index = [t.task_id for t in env.tasks(task.split)].index(task.task_id)
     (row,) = [r for r in names["rows"](task.split, seed) if r["extra_info"]["index"] == index]
-    rollout = SimpleNamespace(response_length=length, prompt_length=length)
-    config = SimpleNamespace(config=SimpleNamespace(actor_rollout_ref=SimpleNamespace(rollout=rollout)))
     server = Scripted(tokenizer, texts)
+    loop = names["EpisodeLoop"]
+    return server.read, run(loop, server, {"raw_prompt": row["prompt"], "extra_info": row["extra_info"]}, length)
 
-    async def run():
-        others = {
-            "processor": None,
-            "dataset_cls": None,
-            "data_config": SimpleNamespace(config={}),
-            "hf_model_type": "qwen3",
-        }
-        loop = names["EpisodeLoop"](config, server, tokenizer, **others)
-        return await loop.run({}, raw_prompt=row["prompt"], extra_info=row["extra_info"])
 
-    out = asyncio.run(run())
-    return server.read, out
+def run(loop: type, server: Scripted, row: dict, length: int = 100_000, **others):
+    """The output of a loop of verl's for a row. others: what this loop is made with besides."""
+    turns = {"max_user_turns": None, "max_assistant_turns": None, "max_parallel_calls": 1, "format": "hermes"}
+    turns |= {"max_tool_response_length": length, "tool_response_truncate_side": "left"}
+    lengths = {"response_length": length, "prompt_length": length, "full_determinism": False}
+    rollout = SimpleNamespace(**lengths, multi_turn=SimpleNamespace(**turns))
+    config = SimpleNamespace(config=SimpleNamespace(actor_rollout_ref=SimpleNamespace(rollout=rollout)))
+    others |= {"processor": None, "dataset_cls": None, "hf_model_type": "qwen3"}
+
+    async def play():
+        made = loop(config, server, server.tokenizer, data_config=SimpleNamespace(config={}), **others)
+        return await made.run({}, **row)
+
+    return asyncio.run(play())

@@ -112,6 +112,8 @@ def test_what_nobody_has_is_left_out_of_what_a_model_reads(known):
         Turn(parse_action("Ana Lopez", TOOLS), "?", "error"),
         answered("success", "Billing. Done.", email="ana77@example.com"),
     ]
+    searches = [Turn(search(name), "{}", "ok") for name in ("Harbor Bank", "123456")]
+    assert [turn.action for turn in known.impersonal(searches)] == [search("Harbor Bank"), search("")]
     first, last = known.impersonal(turns)
     assert first.action == phone_call("", {"email": "@email"})
     assert last.action == phone_call(BILLING, {"email": "@email"})

@@ -145,8 +145,8 @@ def test_what_is_learned_is_what_the_tools_answer(known):
         "phone+form": {"make_phone_call", "auth_info_form"},
         "all": set(TOOLS),
     }
-    assert known.hint.format(source="memory", reply="X").startswith("A note (memory): ")
-    assert known.hint.format(source="memory", reply="X").endswith("answered with\nX")
+    hint = known.hint.format(source="memory", reply="X")  # in words that are true of feedback as well
+    assert hint == "A note (memory), which may be wrong, on what is answered here:\nX"
 
 
 # --- what it is asked ------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """The sandbox is a bash like any other, and nobody gets out of it."""
 
 import contextlib
+import dataclasses
 import itertools
 import os
 import shutil
@@ -16,12 +17,13 @@ from sandboxed import needs_sandbox
 from lfo.envs.shell import sandbox
 from lfo.envs.shell.sandbox import MIB, Limits, Sandbox, SandboxError
 
-SHORT = Limits(seconds=1.0, memory=256 * MIB, file=4 * MIB, disk=4 * MIB, output=20_000)
+SMALL = Limits(seconds=10.0, memory=256 * MIB, file=4 * MIB, disk=4 * MIB, output=20_000)  # time enough when busy
+SHORT = dataclasses.replace(SMALL, seconds=1.0)  # for what is only ended by time
 
 
 @pytest.fixture
 def box():
-    with Sandbox(SHORT, ["stash"], lambda words: (3, f"{len(words)} words: {words[-1]}")) as made:
+    with Sandbox(SMALL, ["stash"], lambda words: (3, f"{len(words)} words: {words[-1]}")) as made:
         yield made
 
 
@@ -90,17 +92,18 @@ def test_any_text_is_a_command(box):
 
 
 @needs_sandbox
-def test_a_command_that_takes_too_long_is_ended(box):
-    ran = box.run("trap '' TERM INT HUP; echo begun; sleep 60")
-    assert (ran.status, ran.output, ran.ended) == (137, "begun\n", "time")
-    assert box.run("echo next").output == "next\n"
+def test_a_command_that_takes_too_long_is_ended():
+    with Sandbox(SHORT) as box:
+        ran = box.run("trap '' TERM INT HUP; echo begun; sleep 60")
+        assert (ran.status, ran.output, ran.ended) == (137, "begun\n", "time")
+        assert box.run("echo next").output == "next\n"
 
 
 @needs_sandbox
 def test_a_command_that_says_too_much_is_ended(box):
     for endless in ("yes", "cat /dev/zero", "trap '' PIPE; while :; do echo x; done"):
         ran = box.run(endless)
-        assert ran.ended == "output" and len(ran.output) == SHORT.output
+        assert ran.ended == "output" and len(ran.output) == SMALL.output
     assert box.run("echo next").output == "next\n"
 
 
@@ -163,12 +166,13 @@ def test_limits_hold(box):
             "No space left" in box.run(f"cd {place}; for i in 1 2 3; do head -c 3000000 /dev/zero > f$i; done").output
         )
         box.run(f"rm -f {place}/f?")
-    assert int(box.run("for i in $(seq 100); do sleep 9 & done 2> /dev/null; jobs -p | wc -l").output or 0) <= 64
+    forks = "perl -e 'for (1..100) { $p = fork // last; $p || exec qw(sleep 99); $n++ } print $n'"
+    assert 0 < int(box.run(forks).output) < SMALL.processes
 
 
 @needs_sandbox
 def test_many_at_once(box):
-    boxes = [Sandbox(SHORT) for _ in range(8)]
+    boxes = [Sandbox(SMALL) for _ in range(8)]
     for number, one in enumerate(boxes):
         one.run(f"echo {number} > n; echo {number} > /tmp/n")
     assert [one.run("cat n /tmp/n").output.split() for one in boxes] == [[str(n)] * 2 for n in range(8)]
@@ -271,7 +275,7 @@ def test_a_thousand_hostile_commands_change_nothing_outside(outside):
                     command = command.replace(name, value)
                 said = box.run(command).output
                 assert "ground truth" not in said and "reached" not in said, command
-            assert box.run("echo 0").output.endswith("0\n")
+            assert any(box.run("echo 0").output.endswith("0\n") for _ in range(20))  # .3 s are few when busy
             assert still_running({space}, most=1) == [str(box._pid)]
         assert space and still_running({space}) == []
     assert snapshot(canary) == before and (canary / "file").read_text() == "the ground truth"

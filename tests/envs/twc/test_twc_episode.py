@@ -1,5 +1,6 @@
 """TextWorld Commonsense as an environment: the real game, its score in words, its end."""
 
+import re
 import shutil
 
 import pytest
@@ -9,7 +10,7 @@ from lfo.config import ConfigError, EnvConfig
 from lfo.envs import make_environment
 from lfo.envs.base import parse_action
 from lfo.envs.twc import TwcEnvironment, game
-from lfo.envs.twc.episode import DOWN, OPEN, PUT, TAKE, UP
+from lfo.envs.twc.episode import DOWN, OPEN, PUT, TAKE, UP, label
 from lfo.lab.public_world import solution
 from lfo.types import Call, Hangup, Malformed, StopReason
 
@@ -40,7 +41,7 @@ def test_the_games_own_solution_succeeds_without_looking_around(env, split):
             assert episode.stop is None
             episode.step(call)
         assert episode.stop is StopReason.SUCCESS and episode.outcome().success and episode.outcome().reward == 1
-        assert len(episode.turns) == task.steps - 1  # one to spare
+        assert len(episode.turns) == task.steps - 1 <= episode.max_turns
 
 
 @needs_game
@@ -57,18 +58,50 @@ def test_replies_are_the_games_and_say_where_the_score_went(env):
 
 
 @needs_game
+def test_places_are_numbered_in_order_and_the_number_changes_nothing(env):
+    """Of a call only the name counts."""
+    for task in env.tasks("train")[::16]:
+        request = env.episode(task, 0).request
+        told = re.findall(r"\((\d+)\) ([\w ]+?)(?: that is closed|, that has)", request)
+        assert told == [(str(i), place) for i, place in enumerate(task.places, start=1)]
+        assert re.sub(r"\(\d+\) ", "", request) == game.replay(task.fold, task.seed, ())[1].text
+    task = task_of(env, thing="clean brown shirt")
+    said = []
+    for place in ("bed", label(task.places, "bed"), "(1) bed", " (7)bed "):
+        episode = env.episode(task, 0)
+        said.append([episode.step(take(task)), episode.step(put(task, place))])
+    assert all(one == said[0] for one in said) and label(task.places, "bed") == "(7) bed"
+
+
+@needs_game
 @pytest.mark.parametrize("level", [1, 2])
 def test_one_wrong_put_is_one_too_many(env, level):
-    """There are as many actions as the game's own solution has, so a thing put wrong cannot be put right."""
-    task = task_of(env, level=level)
-    wrong = next(p for p in task.places if p not in task.right)
-    episode = env.episode(task, 0)
-    for call in [take(task), put(task, wrong), take(task), *solution(task)[1:]]:
-        if episode.stop is None:
-            episode.step(call)
-    assert episode.stop is StopReason.MAX_TURNS
+    """A thing put wrong cannot be put right, neither by opening the right place nor into another one that is open."""
+    several = [t for t in env.tasks("train") if t.level == level and len(t.right) > 1][:: 8 if level == 1 else 1]
+    for task in [task_of(env, level=level), *several]:
+        begun = env.episode(task, 0)
+        shut = [p for p in task.places if f") {p} that is closed" in begun.request]
+        wrong = next(p for p in task.places if p not in (*task.right, *shut))
+        for right in task.right:
+            opened = [Call(OPEN, {"place": right})] if right in shut else []
+            episode = env.episode(task, 0)
+            for call in [take(task), put(task, wrong), take(task), *opened, put(task, right)]:
+                if episode.stop is None:
+                    episode.step(call)
+            assert episode.stop is StopReason.MAX_TURNS and not episode.outcome().success, task
     with pytest.raises(RuntimeError, match="this episode ended"):
         episode.step(take(task))
+
+
+@needs_game
+def test_every_right_place_can_be_reached(env):
+    for task in [t for t in env.tasks("train") if len(t.right) > 1][::6]:
+        for right in task.right:
+            episode = env.episode(task, 0)
+            opened = [Call(OPEN, {"place": right})] if f") {right} that is closed" in episode.request else []
+            for call in [take(task), *opened, put(task, right)]:
+                episode.step(call)
+            assert episode.outcome().success
 
 
 @needs_game

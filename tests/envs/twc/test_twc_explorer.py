@@ -10,7 +10,7 @@ from playable import needs_game
 
 from lfo.envs.base import written
 from lfo.envs.twc import explorer, game
-from lfo.envs.twc.episode import DOWN, OPEN, PUT, TAKE, UP
+from lfo.envs.twc.episode import DOWN, OPEN, PUT, TAKE, UP, label, unlabelled
 from lfo.envs.twc.knowledge import TwcKnowledge, meaning
 from lfo.envs.twc.tasks import TwcTask, all_tasks
 from lfo.types import Call, Malformed
@@ -75,7 +75,7 @@ def test_right_notes_are_followed_and_wrong_ones_too(transcripts):
     told = [t for t in transcripts if t.notes and meaning(t.notes[-1])[0] == UP]
     named = [meaning(transcript.notes[-1])[2] for transcript in told]
     first = [next(t.action for t in one.turns if written(t.action).startswith(PUT)) for one in told]
-    there = sum(f'"place": "{place}"' in written(put) for put, place in zip(first, named, strict=True)) / len(told)
+    there = sum(f'"place": "{place}"}}' in written(put) for put, place in zip(first, named, strict=True)) / len(told)
     assert 0.85 < there < 0.97
     wrong = sum(place not in one.room.right for place, one in zip(named, told, strict=True)) / len(told)
     assert 0.05 < wrong < 0.25
@@ -86,7 +86,7 @@ def test_the_user_takes_opens_what_is_closed_and_puts(transcripts):
         assert one.turns[0].action == Call(TAKE, {"thing": one.room.thing})
         for i, turn in enumerate(one.turns):
             assert isinstance(turn.action, Malformed) == (i in one.slips)
-            assert turn.tool != OPEN or turn.action.arguments["place"] in one.room.closed
+            assert turn.tool != OPEN or unlabelled(turn.action.arguments["place"]) in one.room.closed
         assert len(one.turns) == one.room.task.steps or succeeded(one)
     assert 20 < sum(len(one.slips) for one in transcripts) < 100
 
@@ -98,11 +98,27 @@ def test_what_is_meant_next_is_what_a_policy_would_be_asked(transcripts):
         knowledge = TwcKnowledge([one.room.task])
         for read, supposed, place in one.intentions:
             assert knowledge.intention((one.turns[0], *supposed)).call.arguments["thing"] == one.room.thing
-            said = [turn.action.arguments["place"] for turn in supposed]
-            assert read == len(said) and place in one.room.places
-            assert place not in said or len(set(said)) == len(one.room.places)
+            said = [unlabelled(turn.action.arguments["place"]) for turn in supposed]
+            assert read == len(said) and unlabelled(place) in one.room.places
+            assert unlabelled(place) not in said or len(set(said)) == len(one.room.places)
             seen.add(read)
     assert seen >= set(range(6))
+
+
+def test_who_is_told_says_the_name_and_who_chooses_the_number_first(transcripts):
+    for one in transcripts:
+        for turn in (turn for turn in one.turns if turn.tool == PUT):
+            said = turn.action.arguments["place"]
+            if not any(meaning(note)[0] == UP for note in one.notes):
+                assert said == label(one.room.places, unlabelled(said))
+
+
+def test_who_is_told_nothing_chooses_any_place_alike(transcripts):
+    alone = [one for one in transcripts if not one.notes]
+    first = sum(unlabelled(one.intentions[0][2]) == one.room.places[0] for one in alone) / len(alone)
+    last = sum(unlabelled(one.intentions[0][2]) == one.room.places[-1] for one in alone) / len(alone)
+    chance = sum(1 / len(one.room.places) for one in alone) / len(alone)
+    assert first == pytest.approx(chance, abs=0.05) and last == pytest.approx(chance, abs=0.05)
 
 
 def test_a_world_model_hears_mostly_that_it_is_wrong():

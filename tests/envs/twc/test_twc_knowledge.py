@@ -10,7 +10,7 @@ from lfo.config import ConfigError, EnvConfig, RolloutConfig, WorldModelConfig
 from lfo.couplings import Memory, Truth
 from lfo.envs.base import written
 from lfo.envs.twc import make
-from lfo.envs.twc.episode import DOWN, OPEN, PUT, TAKE, UP
+from lfo.envs.twc.episode import DOWN, OPEN, PUT, TAKE, UP, unlabelled
 from lfo.envs.twc.knowledge import TwcKnowledge, meaning
 from lfo.envs.twc.tasks import all_tasks
 from lfo.lab.public_world import solution
@@ -48,14 +48,18 @@ def test_it_asks_where_the_thing_in_hand_is_to_be_put(knowledge):
     assert knowledge.intention(()) is None
     blank = knowledge.intention((TAKEN,))
     assert written(blank.call).partition(blank.value)[0] == f'put<|args|>{{"thing": "{SHIRT}", "place": "'
-    assert knowledge.question((TAKEN,), 'bed"}<|end|>') == put("bed")
+    assert knowledge.question((TAKEN,), '(7) bed"}<|end|>') == put("(7) bed")
     assert knowledge.question((TAKEN,), '"}') is None
 
 
 def test_who_hears_that_it_is_wrong_is_asked_again_and_not_about_the_same(knowledge):
     turns = knowledge.supposed((TAKEN,), put("bed"), BAD)
     assert turns[-1] == Turn(put("bed"), BAD, DOWN) and knowledge.intention(turns)
-    assert knowledge.question(turns, 'bed"}') is None and knowledge.question(turns, "wardrobe") == put("wardrobe")
+    assert (
+        knowledge.question(turns, 'bed"}') is None
+        and knowledge.question(turns, '(7) bed"}') is None
+        and knowledge.question(turns, "wardrobe") == put("wardrobe")
+    )
     told = knowledge.supposed((TAKEN,), put("bed"), f"The {SHIRT} belongs in the wardrobe.")
     assert told[-1].action == put("wardrobe") and knowledge.intention(told) is None
     assert knowledge.intention(knowledge.supposed((TAKEN,), put("bed"), "what?")) is not None
@@ -71,6 +75,7 @@ def test_a_put_is_a_case_of_thing_and_place_then_of_its_kind(knowledge):
     one, other = (Question(ROOM, (), put("bed", thing)) for thing in (SHIRT, "dirty white shirt"))
     assert knowledge.cases(one)[0] != knowledge.cases(other)[0] and knowledge.cases(one)[1] == knowledge.cases(other)[1]
     assert knowledge.cases(Question(ROOM, (), TAKEN.action)) == ()
+    assert knowledge.cases(Question(ROOM, (), put("(7) bed"))) == knowledge.cases(one)
     assert knowledge.words(one) == f"{SHIRT} bed"
 
 
@@ -95,7 +100,7 @@ def test_the_examination_is_passed_by_who_knows(knowledge):
     right = {(task.thing, place) for task in all_tasks() for place in task.right}
 
     def knows(question):
-        thing, place = question.call.arguments.values()
+        thing, place = map(unlabelled, question.call.arguments.values())
         return f"You put the {thing} in the {place}. The score went {'up' if (thing, place) in right else 'down'}."
 
     for split in ("train", "validation", "test"):
