@@ -7,8 +7,8 @@ Knows nothing about losses and adapters.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -56,13 +56,13 @@ class Scorer(torch.nn.Module):
             body = self.model.get_base_model().model
             passed = {"rows": batch.rows, "places": batch.places}
             hidden = body(batch.tokens, position_ids=batch.positions, use_cache=False, **passed).last_hidden_state
-            hidden = hidden[0, batch.needed[batch.before]]
+            hidden = hidden[0].index_select(0, batch.needed[batch.before])  # its gradient is a sum in one order
             parts = zip(hidden.split(self.chunk), batch.learned.split(self.chunk), strict=True)
-            score = functools.partial(checkpoint, self._score, use_reentrant=False)
-            score = score if len(hidden) > self.chunk else self._score
+            score = partial(checkpoint, self._score, use_reentrant=False) if len(hidden) > self.chunk else self._score
             scores = zip(*(score(some, their, temperature, entropy) for some, their in parts), strict=True)
-            scores = [torch.cat(score)[batch.picked] for score in scores]
-        return (*scores, self.value_head(hidden.float()).squeeze(1)[batch.picked]) if values else tuple(scores)
+            scores = [torch.cat(score).index_select(0, batch.picked) for score in scores]
+        judged = [self.value_head(hidden.float()).squeeze(1).index_select(0, batch.picked)] if values else []
+        return (*scores, *judged)
 
     def _score(self, hidden: torch.Tensor, targets: torch.Tensor, temperature: float, entropy: bool):
         """hidden (n, H), targets (n,) -> log-probabilities (n,), whether each was the arg-max (n,); entropies (n,)."""

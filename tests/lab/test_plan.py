@@ -132,6 +132,18 @@ def test_the_torch_engine_keeps_what_was_planned(make_config, toy_path, toy_adap
     assert weights == pytest.approx(items["engine: base and merged copies"], rel=0.01)
 
 
+def test_who_teaches_or_writes_has_a_cache_of_its_own(toy_path):
+    """As large as the policy's; a live teacher who only hears the rules has none, a memory neither."""
+
+    def caches(**settings) -> float:
+        config = load_config(ROOT / "configs" / "feedback.yaml", **settings)
+        return {i.name: i.bytes for i in torch_engine_items(shape_of(str(toy_path)), config)}["engine: KV caches"]
+
+    alone = caches(**{"feedback.teacher": "live"})
+    assert caches() == caches(**{"feedback.teacher": "live", "feedback.source": "both"}) == 2 * alone > 0
+    assert caches(**{"world_model.coupling": "memory"}) == 2 * alone
+
+
 def tensors_of(decoder) -> list[torch.Tensor]:
     maps = [m for layer in decoder.layers for m in (layer.qkv, layer.attended, layer.gate_up, layer.down)]
     return [decoder.embedding, decoder.head.weight, *(m.weight for m in maps)]

@@ -30,6 +30,14 @@ def slope(logprobs: torch.Tensor) -> torch.Tensor:
     return (logprobs * torch.linspace(-1, 1, len(logprobs))).sum()
 
 
+@pytest.fixture
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
 # --- packed is padded --------------------------------------------------------------------------
 
 
@@ -44,6 +52,18 @@ def test_packed_logprobs_and_gradients_are_those_of_a_padded_pass(make_learner, 
     slope(padded).backward()
     ours, theirs = ({n: p.grad for n, p in m.named_parameters() if p.grad is not None} for m in (learner.model, model))
     assert ours.keys() == theirs.keys() and close(list(ours.values()), list(theirs.values()))
+
+
+def test_gradients_are_the_same_again_with_two_threads(make_learner, two_threads):
+    """What many tokens follow on has a sum of gradients, which must not depend on which thread comes first."""
+    learner, sequences = make_learner(), [[7, last, token] for token in range(20, 1000) for last in range(8, 12)]
+    found = []
+    for _ in range(6):
+        learner.activate(POLICY)
+        slope(learner.scorer(pack(sequences, [[2]] * len(sequences)))[0]).backward()
+        found.append(gradients(learner, POLICY))
+        learner.optimizer.zero_grad()
+    assert all(same(each, found[0]) for each in found)
 
 
 def test_the_arg_max_is_found(make_learner):
