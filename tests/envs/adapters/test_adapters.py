@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import importlib.util
@@ -9,6 +10,7 @@ import itertools
 import json
 import random
 import re
+import types
 from pathlib import Path
 
 import pytest
@@ -149,6 +151,40 @@ def through_gym(world, task, rules, seed, texts) -> tuple[list[str], float]:
     return said, episode.outcome().reward
 
 
+class Spoken:
+    """Stands for verifiers' agent, which is one process a turn: its messages are given, and what it reads is kept."""
+
+    def __init__(self, texts) -> None:
+        self.texts, self.read, self.trace = iter(texts), [], types.SimpleNamespace(info={})
+
+    @contextlib.asynccontextmanager
+    async def interaction(self, task):
+        yield self
+
+    async def turn(self, read: str) -> types.SimpleNamespace:
+        self.read.append(read)
+        tool, tag, arguments = next(self.texts, "").partition("<|args|>")
+        reply = f'<tool_call>{{"name": "{tool}", "arguments": {arguments}}}</tool_call>' if tag else "That is all."
+        return types.SimpleNamespace(last_reply=reply, terminated=False)
+
+
+def through_verifiers(world, task, rules, seed, texts) -> tuple[list[str], float]:
+    """verifiers' own taskset, task and reward; who has no more to say ends the conversation."""
+    import verifiers_lfo
+    from verifiers.v1.utils.loaders import load_environment, resolve_env_config
+
+    taskset = {"id": "verifiers-lfo", "split": task.split, "seed": seed}
+    env = load_environment(resolve_env_config({"taskset": taskset}))
+    assert isinstance(env, verifiers_lfo.LfoEnv)
+    env.taskset.env = kept = KeptPhone(world, rules)
+    (one,) = [one for one in env.taskset if one.data.id == task.task_id]
+    agent = Spoken(texts)
+    asyncio.run(env.run(one, types.SimpleNamespace(agent=agent)))
+    (episode,) = kept.made
+    said = [*agent.read, *(turn.observation for turn in episode.turns[len(agent.read) - 1 :])]
+    return said[: len(texts) + 1], asyncio.run(one.reward(agent.trace))
+
+
 @pytest.fixture(scope="module")
 def tasks(world) -> dict[int, PhoneTask]:
     """One of a level: an easy one of training, a hard one of test."""
@@ -159,11 +195,15 @@ THEIRS = pytest.mark.filterwarnings("default")  # others' warnings are not this 
 NEEDS_OPENENV = pytest.mark.skipif(
     importlib.util.find_spec("openenv") is None, reason="OpenEnv is not installed here; docs/integrations.md says how"
 )
+NEEDS_VERIFIERS = pytest.mark.skipif(
+    importlib.util.find_spec("verifiers") is None, reason="verifiers is not installed; `make test-verifiers` has it"
+)
 ADAPTERS = [
     through_trl,
     through_gym,
     pytest.param(through_verl, marks=THEIRS),
     pytest.param(through_openenv, marks=[THEIRS, NEEDS_OPENENV]),
+    pytest.param(through_verifiers, marks=[THEIRS, NEEDS_VERIFIERS]),
 ]
 
 
