@@ -140,9 +140,10 @@ def factorial_figure(
         draw_bars(ax, found[found["split"] == split], NOTES)
         for (name, reached), style in zip((without or {}).items(), (":", "--"), strict=False):
             ax.axhline(reached[split], color="grey", lw=1, ls=style, label=name)
-        ax.set(title=title, xlabel=f"{says}; feedback with the policy frozen: two attempts", ylim=(0, 1.02))
+        ax.set(title=title, xlabel="", ylim=(0, 1.02))
     axes[0].set_ylabel("success, greedy, 95%")
     axes[0].legend(fontsize="small", loc="upper left")
+    fig.supxlabel(f"{says}; feedback with the policy frozen: two attempts", fontsize="medium")
     return fig
 
 

@@ -1,10 +1,13 @@
-"""A real language model is shown how the public world is played, before a factorial is worth its hours.
+"""A real language model is shown how a world is played, before a run is worth its hours.
 
     python -m lfo.lab.warm_up --config configs/twc.yaml --base models/SmolLM2-135M-Instruct.Q4_1.gguf
+    python -m lfo.lab.warm_up --config configs/smollm2_shell.yaml --base models/SmolLM2-135M-Instruct.Q4_1.gguf
 
-LoRA by cross-entropy on transcripts of the exploratory user in made-up rooms (`lfo.envs.twc.explorer`), as a run's own
-codec writes them, merged into its base in fp32: how things are taken and put, that what is closed is opened first,
-how a note is followed, and nothing of what belongs where. No game is played. Writes the base that the config names.
+LoRA by cross-entropy on transcripts, as a run's own codec writes them, merged into its base in fp32. Of the public
+world: transcripts of the exploratory user in made-up rooms (`lfo.envs.twc.explorer`), how things are taken and put,
+that what is closed is opened first, how a note is followed, and nothing of what belongs where. Of the shell: one
+training task of every skill, done by its ground truth (`lfo.envs.shell.oracle.demonstrations`). Writes the base that
+the config names.
 """
 
 from __future__ import annotations
@@ -12,32 +15,35 @@ from __future__ import annotations
 import argparse
 import random
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
 
 from lfo.config import ModelConfig, load_config
 from lfo.envs import make_environment
+from lfo.envs.shell.oracle import demonstrations
 from lfo.envs.twc import explorer
 from lfo.envs.twc.episode import with_numbers
-from lfo.envs.twc.explorer import Transcript
 from lfo.lab.pretraining import Document, answered, train_step, write_facts
 from lfo.learn.adapters import parameters, with_adapters
-from lfo.protocols import Question
+from lfo.protocols import Environment, Question
 from lfo.text import Codec, load_codec
 from lfo.text.base import load_base, load_tokenizer
+from lfo.types import Turn
 
 SEED = 50_000  # worlds of the experiments use seeds below 1,000
 PREDICTED = 0.2  # share of the documents that are world-model examples
 NAME = "warm_up"
 
 
-def spoken(codec: Codec, transcript: Transcript) -> Document:
-    """An episode as a rollout has it; trained on what is said, calls and what closes them."""
-    ids = codec.prompt(with_numbers(transcript.room.request))
+def spoken(codec: Codec, request: str, turns: Sequence[Turn], notes: Sequence[str] = ()) -> Document:
+    """An episode as a rollout has it; trained on what is said, calls and what closes them. notes: `SOURCE: TEXT`, read
+    after the first turn."""
+    ids = codec.prompt(request)
     mask = [0] * len(ids)
-    for i, turn in enumerate(transcript.turns):
-        for source, _, said in (note.partition(": ") for note in transcript.notes if i == 1):
+    for i, turn in enumerate(turns):
+        for source, _, said in (note.partition(": ") for note in notes if i == 1):
             ids += codec.note(source, codec.encode(said))
         mask += [0] * (len(ids) - len(mask))
         whole, read = codec.turn(turn.action, turn.observation), len(codec.observation(turn.observation))
@@ -47,17 +53,42 @@ def spoken(codec: Codec, transcript: Transcript) -> Document:
 
 
 def draw(codec: Codec, rng: random.Random) -> Document:
-    """An episode without slips, or what is answered to a put."""
+    """Of the public world: an episode without slips, or what is answered to a put."""
     if rng.random() < PREDICTED:
         room = explorer.draw_room(rng)
         call, reply = explorer.predicted(rng, room)
         return answered(codec.encoded(Question(room.request, (), call), reply))
     transcript = explorer.attempt(rng)
-    return draw(codec, rng) if transcript.slips else spoken(codec, transcript)
+    if transcript.slips:
+        return draw(codec, rng)
+    return spoken(codec, with_numbers(transcript.room.request), transcript.turns, transcript.notes)
 
 
-def warm_up(codec: Codec, base: Path, model: ModelConfig, steps: int, documents: int, rate: float) -> None:
-    """Train and merge; `model.base` is where the merged weights are written, beside the tokenizer and recipe.json."""
+def what_is_shown(codec: Codec, env: Environment, name: str) -> Callable[[random.Random], Document]:
+    """What draws a document of an environment.
+
+    Raises:
+        ValueError: nobody has written what to show of it.
+    """
+    if name == "twc":
+        return lambda rng: draw(codec, rng)
+    if name == "shell":
+        episodes = [spoken(codec, request, turns) for request, turns in demonstrations(env)]
+        return lambda rng: rng.choice(episodes)
+    raise ValueError(f"env.name is {name!r}: a warm-up is written for 'twc' and 'shell'; name a config of one of them")
+
+
+def warm_up(
+    codec: Codec,
+    shown: Callable[[random.Random], Document],
+    base: Path,
+    model: ModelConfig,
+    steps: int,
+    documents: int,
+    rate: float,
+) -> None:
+    """Train on what `shown` draws, and merge; `model.base` is where the merged weights are written, with the tokenizer
+    and recipe.json."""
     began, out = time.time(), Path(model.base)
     bare = load_base(base)
     adapted = with_adapters(bare, model, [NAME], SEED)
@@ -67,7 +98,7 @@ def warm_up(codec: Codec, base: Path, model: ModelConfig, steps: int, documents:
         for group in optimizer.param_groups:
             group["lr"] = rate * min(1.0, (step + 1) / 10, (steps - step) / 10)
         rng = random.Random(f"{SEED}/{step}")
-        drawn = sorted((draw(codec, rng) for _ in range(documents)), key=lambda document: len(document[0]))
+        drawn = sorted((shown(rng) for _ in range(documents)), key=lambda document: len(document[0]))
         losses.append(train_step(bare, optimizer, drawn, codec.pad_id, rows=1))  # memory, not time, is scarce
         print(f"step {step + 1} of {steps}, loss {losses[-1]:.3f}, {time.time() - began:.0f} s", flush=True)
     merged = adapted.merge_and_unload()
@@ -87,8 +118,10 @@ def main() -> None:
     args = parser.parse_args()
     config = load_config(args.config)
     heard = ModelConfig(base=str(args.base), dialect=config.model.dialect)
-    codec = load_codec(heard, make_environment(config.env))
-    warm_up(codec, args.base, config.model, args.steps, args.documents, args.rate)
+    env = make_environment(config.env)
+    codec = load_codec(heard, env)
+    shown = what_is_shown(codec, env, config.env.name)
+    warm_up(codec, shown, args.base, config.model, args.steps, args.documents, args.rate)
 
 
 if __name__ == "__main__":

@@ -8,13 +8,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from playable import needs_sandbox
 
 from lfo.config import EnvConfig, ModelConfig
 from lfo.envs import make_environment
 from lfo.envs.base import written
+from lfo.envs.shell.oracle import demonstrations
 from lfo.envs.twc import explorer
 from lfo.envs.twc.episode import with_numbers
-from lfo.lab.warm_up import draw, spoken, warm_up
+from lfo.lab.warm_up import draw, spoken, warm_up, what_is_shown
 from lfo.text import load_codec
 from lfo.text.base import load_base
 
@@ -35,7 +37,7 @@ def noted():
 
 def test_it_learns_to_say_the_calls_and_nothing_else(codec, noted):
     """Request, notes once the thing is in hand, observations: read, and not trained on."""
-    ids, mask = spoken(codec, noted)
+    ids, mask = spoken(codec, with_numbers(noted.room.request), noted.turns, noted.notes)
     said = codec.decode([token for token, trained in zip(ids, mask, strict=True) if trained])
     calls = [written(turn.action) for turn in noted.turns]
     assert said == "".join(f"{call}<|end|>" for call in calls)
@@ -54,9 +56,32 @@ def test_a_fifth_of_what_it_reads_are_answers(codec):
 
 def test_what_comes_of_it_is_a_plain_base(codec, tmp_path):
     """Merged: other weights than before, no adapter left, and what it was made of beside them."""
-    warm_up(codec, BASE, ModelConfig(base=str(tmp_path / "warm"), rank=4), steps=3, documents=2, rate=1e-2)
+    shown = what_is_shown(codec, codec.env, "twc")
+    warm_up(codec, shown, BASE, ModelConfig(base=str(tmp_path / "warm"), rank=4), steps=3, documents=2, rate=1e-2)
     before, after = load_base(BASE).state_dict(), load_base(tmp_path / "warm").state_dict()
     assert before.keys() == after.keys() and any(not torch.equal(before[name], after[name]) for name in before)
     facts = json.loads((tmp_path / "warm" / "recipe.json").read_text())
     assert (facts["base"], facts["steps"], len(facts["measured"]["loss"])) == ("base_twc", 3, 3)
     assert load_codec(ModelConfig(base=str(tmp_path / "warm")), codec.env).encode("a") == codec.encode("a")
+
+
+@needs_sandbox
+def test_of_the_shell_it_sees_one_training_task_of_every_skill_done():
+    env = make_environment(EnvConfig(name="shell", levels=(1, 2, 3), max_turns=5))
+    shown = demonstrations(env)
+    tasks = {task.instruction: task for task in env.tasks("train")}
+    skills = [tasks[request].skill for request, _ in shown]
+    assert sorted(skills) == sorted({task.skill for task in tasks.values() if not task.house})
+    for request, (command, end) in shown:
+        assert command.action.arguments["command"] == tasks[request].ground_truth
+        assert command.status in ("ok", "failed") and end.status == "finished" and not tasks[request].house
+
+
+@needs_sandbox
+def test_what_is_shown_is_by_world_and_a_world_without_is_refused(codec):
+    env = make_environment(EnvConfig(name="shell", levels=(1, 2, 3), max_turns=5))
+    shell = load_codec(ModelConfig(base=str(BASE.parent / "base_shell")), env)
+    ids, mask = what_is_shown(shell, env, "shell")(random.Random(0))
+    assert "<|end|>finish" not in shell.decode(ids[: mask.index(1)]) and shell.decode(ids).count("<|end|>") == 2
+    with pytest.raises(ValueError, match="a warm-up is written for 'twc' and 'shell'"):
+        what_is_shown(codec, codec.env, "phone")

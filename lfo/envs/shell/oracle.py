@@ -1,4 +1,5 @@
-"""Whether tasks are what they say: the ground truth passes, doing nothing fails, a wrong neighbour fails."""
+"""Whether tasks are what they say: the ground truth passes, doing nothing fails, a wrong neighbour fails. And how they
+are done in the agent's own actions."""
 
 from __future__ import annotations
 
@@ -6,9 +7,12 @@ import dataclasses
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
+from lfo.envs.shell.environment import ShellEnvironment
+from lfo.envs.shell.episode import BASH, FINISH
 from lfo.envs.shell.machines import Desk, HiddenHouse
 from lfo.envs.shell.records import ShellTask
 from lfo.envs.shell.sandbox import AS_USUAL, Limits, Sandbox, SandboxError
+from lfo.types import Call, Turn
 
 AT_ONCE = 4  # sandboxes
 
@@ -59,3 +63,26 @@ def _tried(task: ShellTask, script: str, house: HiddenHouse | None, limits: Limi
         before = box.run(task.evaluation).status == 0
         box.run(script)
         return before, box.run(task.evaluation).status == 0
+
+
+def demonstrations(env: ShellEnvironment, split: str = "train") -> list[tuple[str, tuple[Turn, ...]]]:
+    """Instruction and actions of one episode per skill, its first task: the ground truth is run, then it is finished.
+    Nothing of what machines hide: none of them has a house tool.
+
+    Raises:
+        SandboxError: there can be no sandbox here.
+        RuntimeError: a task is not done by its ground truth.
+    """
+    first = {task.skill: task for task in reversed(env.tasks(split)) if not task.house}
+    played = []
+    for task in reversed(first.values()):
+        episode = env.episode(task, seed=0)
+        try:
+            episode.step(Call(BASH, {"command": task.ground_truth}))
+            episode.step(Call(FINISH, {}))
+            if not episode.outcome().success:
+                raise RuntimeError(f"the ground truth of {task.task_id} does not pass: `lfo shell certify` says why")
+            played.append((episode.request, tuple(episode.turns)))
+        finally:
+            episode.close()
+    return played
