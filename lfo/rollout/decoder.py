@@ -131,6 +131,11 @@ class Decoder:
     def cache(self) -> KvCache:
         return KvCache(len(self.layers), self.key_heads, self.head_dim, self.device)
 
+    def rows_within(self, size: int, length: int = 1024) -> int:
+        """How many rows of so many tokens a cache of `size` bytes holds, at least 1; a power of two, as it grows."""
+        row = 2 * len(self.layers) * self.key_heads * self.head_dim * 4 * length
+        return 1 << max(0, (size // row).bit_length() - 1)
+
     def _layer(self, layer: nn.Module) -> _Layer:
         attention, mlp = layer.self_attn, layer.mlp
         qkv = _Linear.fused(attention.q_proj, attention.k_proj, attention.v_proj, norm=layer.input_layernorm)

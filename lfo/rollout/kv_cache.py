@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-ROOM = 64  # tokens and slots that a new cache has room for; it doubles where that is not enough
+ROOM = 16  # tokens and slots that a new cache has room for; it doubles where that is not enough
 
 
 class KvCache:

@@ -18,6 +18,8 @@ from lfo.rollout.decoder import Decoder, require_supported
 from lfo.rollout.engine import Completion, Prompt, require_adapter, require_folder
 from lfo.text.base import load_base
 
+CACHE = 4 * 2**30  # bytes that the keys and values of one adapter's rows take
+
 
 class TorchEngine:
     """An `Engine` on one device.
@@ -28,7 +30,8 @@ class TorchEngine:
     """
 
     def __init__(self, base: str | Path, device: str = "cpu", rows: int = 128, budget: int = 1024):
-        """rows: that one adapter decodes or keeps at a time, others wait; budget: tokens that it reads at a time."""
+        """rows: that one adapter decodes or keeps at a time, others wait; fewer where `CACHE` holds no more.
+        budget: tokens that it reads at a time."""
         self._pristine = load_base(base, device).eval()
         require_supported(self._pristine.config)
         self._limits = (rows, max(rows, budget))
@@ -37,7 +40,9 @@ class TorchEngine:
         self.generated_tokens = 0  # since construction, for tokens/s
 
     def _batch(self, model: PreTrainedModel) -> Batch:
-        return Batch(Decoder(model), *self._limits)
+        rows, budget = self._limits
+        decoder = Decoder(model)
+        return Batch(decoder, min(rows, decoder.rows_within(CACHE)), budget)
 
     def load(self, adapters: Mapping[str, Path]) -> None:
         """See `Engine.load`.

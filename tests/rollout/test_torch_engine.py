@@ -447,3 +447,17 @@ def test_after_an_interrupt_the_engine_can_be_asked_again(toy_path, plain, monke
             engine.ready()
     assert engine.ready() == []
     assert agree(plain, prompt, complete(engine, [prompt])[0])
+
+
+def test_rows_are_as_many_as_their_keys_and_values_fit(toy_path, monkeypatch):
+    """A model of 30 layers takes 46 KB a token in fp32: 128 rows of it would be more than a laptop has."""
+    engine = TorchEngine(toy_path)
+    assert engine._batch(engine._pristine).limit == 128
+    decoder = Decoder(engine._pristine)
+    row = 2 * len(decoder.layers) * decoder.key_heads * decoder.head_dim * 4 * 1024
+    assert [decoder.rows_within(n * row) for n in (0, 1, 3, 4, 7)] == [1, 1, 2, 4, 4]
+    monkeypatch.setattr("lfo.rollout.torch_engine.CACHE", 2 * row)
+    few = engine._batch(engine._pristine)
+    assert few.limit == 2
+    few.cache.reserve(2, 10)
+    assert few.cache.slots == 16  # and no more, whatever the rows
