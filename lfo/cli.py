@@ -53,6 +53,12 @@ def _add_environment(commands) -> None:
     public = whats.add_parser("import", help="read LifelongAgentBench's or AgentBench's tasks, and certify them")
     public.add_argument("file", type=Path, help="JSON or JSONL")
     public.set_defaults(act=_import)
+    for parser in (certify, public):
+        parser.add_argument("--sandbox", default="", help="as env.sandbox: a folder of `root`, or docker:IMAGE")
+    root = whats.add_parser("root", help="unpack a root file system, for tasks with users and groups (env.sandbox)")
+    root.add_argument("archive", type=Path, help=".tar, .tar.gz, .tar.xz or .tar.zst of it, as docs/shell.md says")
+    root.add_argument("folder", type=Path, help="where to; a new one")
+    root.set_defaults(act=_root)
     _add_epochs(whats)
 
 
@@ -253,14 +259,21 @@ def _certify(args) -> None:
     from lfo.envs.shell.oracle import certify
 
     world = draw_world(args.seed)
-    _print_verdicts(certify(world.tasks, world.house))
+    _print_verdicts(certify(world.tasks, world.house, system=args.sandbox))
 
 
 def _import(args) -> None:
     from lfo.envs.shell.oracle import certify
     from lfo.envs.shell.public import read_public
 
-    _print_verdicts(certify(read_public(args.file)))
+    _print_verdicts(certify(read_public(args.file), system=args.sandbox))
+
+
+def _root(args) -> None:
+    from lfo.envs.shell.systems import unpack
+
+    folder = unpack(args.archive, args.folder)
+    print(f"{folder} can be used: --set env.sandbox={folder}, or lfo shell certify --sandbox {folder}")
 
 
 def _print_verdicts(verdicts) -> None:

@@ -60,6 +60,7 @@ class EnvConfig:
     values: Literal["literal", "reference"] = "literal"  # reference: personal data is handed over as @email
     reward: Literal["binary", "shaped"] = "binary"  # what the policy trains on; figures always report binary success
     rewards: tuple[float, float, float] = (1.0, -0.5, 0.0)  # shell: of a correct, an incorrect and an unknown end
+    sandbox: str = ""  # shell: "" this machine's /usr by bubblewrap; a folder of `lfo shell root`; docker:IMAGE
     server: str = ""  # address of a task server (`lfo task-server`) that plays the episodes; "": in this process
 
     def __post_init__(self):

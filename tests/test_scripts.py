@@ -38,31 +38,61 @@ def bubblewrap(env: dict[str, str]) -> tuple[str, list[str]]:
     return done.stdout, log.read_text().splitlines() if log.exists() else []
 
 
-INSTALL = "apt-get install --yes --no-install-recommends bubblewrap"
+INSTALL = "apt-get install --yes --no-install-recommends bubblewrap uidmap"
+THERE = {"bwrap": "exit 0", "newuidmap": "exit 0"}
+IDS = "usermod --add-subuids 100000-165535 --add-subgids 100000-165535 nobody"
+USERMOD = APT.replace("apt-get", "usermod")
 
 
 @pytest.mark.parametrize(
     ("programs", "said", "asked"),
     [
-        ({"bwrap": "exit 0", "apt_get": APT} | ALLOWED, "", []),
-        ({"apt_get": APT} | ALLOWED, "installing it with apt", [INSTALL]),
-        ({"apt_get": APT, "sudo": 'shift; "$@"'} | ALLOWED | {"id": "echo 1000"}, "installing it with apt", [INSTALL]),
+        (THERE | {"apt_get": APT} | ALLOWED, "", []),
+        (
+            {"bwrap": "exit 0", "apt_get": APT} | ALLOWED,
+            "installing uidmap with apt",
+            [INSTALL.replace("bubblewrap ", "")],
+        ),
+        ({"apt_get": APT} | ALLOWED, "installing bubblewrap uidmap with apt", [INSTALL]),
+        (
+            {"apt_get": APT, "sudo": 'shift; "$@"'} | ALLOWED | {"id": "echo 1000"},
+            "installing bubblewrap uidmap with apt",
+            [INSTALL],
+        ),
         ({"apt_get": APT, "sudo": "exit 1"} | ALLOWED | {"id": "echo 1000"}, "this is not root", []),
         ({"apt_get": APT} | ALLOWED | {"unshare": "exit 1"}, "allows no user namespaces", []),
         (ALLOWED, "there is no apt-get here", []),
         ({"apt_get": f"{APT}; exit 100"} | ALLOWED, "apt failed (as root:", [INSTALL, "apt-get update"]),
         (
             {"apt_get": f'{APT}; mapfile -t asked < "$LOG"; [ "$1" = update ] || [ "${{#asked[@]}}" = 3 ]'} | ALLOWED,
-            "installing it with apt",
+            "installing bubblewrap uidmap with apt",
             [INSTALL, "apt-get update", INSTALL],
         ),
     ],
-    ids=["there", "root", "sudo", "nobody", "no namespaces", "no apt", "apt fails", "old lists"],
+    ids=["there", "half", "root", "sudo", "nobody", "no namespaces", "no apt", "apt fails", "old lists"],
 )
 def test_bubblewrap_is_installed_where_that_takes_no_question(tmp_path, programs, said, asked):
     told, log = bubblewrap(machine(tmp_path, **programs))
     assert log == asked and said in told
-    assert ("are left out" in told) == (said not in ("", "installing it with apt"))
+    assert ("are left out" in told) == (said != "" and "installing" not in said)
+
+
+@pytest.mark.parametrize(
+    ("given", "user", "asked"),
+    [
+        (None, "0", [IDS]),
+        ("ada:300000:65536\n", "0", [IDS]),
+        ("ada:100000:65536\n", "0", []),
+        ("nobody:500000:65536\n", "0", []),
+        (None, "1000", []),
+    ],
+)
+def test_nobody_is_given_ids_unless_they_are_taken(tmp_path, given, user, asked):
+    env = machine(tmp_path, **THERE, usermod=USERMOD, id=f"echo {user}") | {"SUBUID": str(tmp_path / "subuid")}
+    if given:
+        (tmp_path / "subuid").write_text(given)
+    told, log = bubblewrap(env)
+    assert log == asked and ("100000 to 165535" in told) == bool(asked)
 
 
 @pytest.mark.parametrize(

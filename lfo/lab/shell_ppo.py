@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import seaborn as sns
 
-from lfo.envs.shell.sandbox import SandboxError, require_bubblewrap
+from lfo.envs.shell.systems import SandboxError, require_system
 from lfo.lab import factorial
 from lfo.lab.factorial import draw_curves
 from lfo.lab.hierarchy import Finding, Measure, Study, final, lead, middle, read_curves
@@ -27,7 +27,7 @@ LEVELS = (1, 2, 3)
 def unplayable() -> str:
     """Why no shell task can be played here, in a sentence; "" where they can."""
     try:
-        require_bubblewrap()
+        require_system()
     except SandboxError as error:
         return str(error)
     return ""

@@ -1,7 +1,8 @@
 """The shell environment: real bash tasks in a sandbox, and machines whose house tools hide what they demand.
 
-`sandbox` is where commands run; `trees`, `templates` and `machines` say what tasks are made of, `tasks` draws them,
-`oracle` certifies them, `public` reads sets of others; `episode` and `environment` are what an agent meets;
+`sandbox` is where commands run, on one of three `systems`; `trees`, `templates` and `machines` say what tasks are
+made of, `tasks` draws them, `oracle` certifies them, `public` reads sets of others; `episode` and `environment` are
+what an agent meets;
 `knowledge` is what a world model is told and asked.
 """
 
@@ -21,4 +22,5 @@ _world = functools.lru_cache(maxsize=2)(draw_world)
 def make(config: EnvConfig, held_out_phrasing: bool = False) -> ShellEnvironment:
     """The environment of a run: the world of `world_seed`, tasks of `levels` only."""
     rules = Rules(config.max_turns or AS_DECIDED.max_round, rewards=config.rewards)
-    return ShellEnvironment(_world(config.world_seed), rules, config.levels, held_out_phrasing)
+    world = _world(config.world_seed)
+    return ShellEnvironment(world, rules, config.levels, held_out_phrasing, sandbox=config.sandbox)

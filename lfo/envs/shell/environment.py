@@ -9,7 +9,7 @@ from lfo.envs.shell.episode import AS_DECIDED, TOOLS, Rules, ShellEpisode
 from lfo.envs.shell.knowledge import ShellKnowledge
 from lfo.envs.shell.machines import HiddenHouse, draw_machines
 from lfo.envs.shell.records import ShellTask
-from lfo.envs.shell.sandbox import AS_USUAL, Limits
+from lfo.envs.shell.systems import AS_USUAL, Limits
 from lfo.envs.shell.tasks import draw_tasks
 from lfo.protocols import Responder
 
@@ -44,7 +44,10 @@ def draw_world(seed: int = 0) -> World:
 
 
 class ShellEnvironment:
-    """See `lfo.protocols.Environment`. held_out_phrasing: instructions and refusals in words training never has."""
+    """See `lfo.protocols.Environment`. held_out_phrasing: instructions and refusals in words training never has.
+
+    sandbox: on which system commands run, as `env.sandbox` has it (`lfo.envs.shell.systems`).
+    """
 
     tools = TOOLS
 
@@ -55,9 +58,10 @@ class ShellEnvironment:
         levels: Sequence[int] = (1, 2, 3),
         held_out_phrasing: bool = False,
         limits: Limits = AS_USUAL,
+        sandbox: str = "",
     ):
         self.world, self.rules, self.levels = world, rules, tuple(levels)
-        self.held_out_phrasing, self.limits = held_out_phrasing, limits
+        self.held_out_phrasing, self.limits, self.sandbox = held_out_phrasing, limits, sandbox
         self.system = SYSTEM.format(rounds=rules.max_round)
         self.knowledge = ShellKnowledge(world.house, world.tasks)
 
@@ -65,4 +69,5 @@ class ShellEnvironment:
         return [task for task in self.world.tasks if task.split == split and task.level in self.levels]
 
     def episode(self, task: ShellTask, seed: int, responder: Responder | None = None) -> ShellEpisode:
-        return ShellEpisode(task, self.world.house, self.rules, seed, self.held_out_phrasing, self.limits)
+        how = (self.held_out_phrasing, self.limits, self.sandbox)
+        return ShellEpisode(task, self.world.house, self.rules, seed, *how)

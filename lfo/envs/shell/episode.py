@@ -16,7 +16,8 @@ from lfo.config import Positive, settings
 from lfo.envs.base import Tool, require_open
 from lfo.envs.shell.machines import REFUSALS, Desk, HiddenHouse
 from lfo.envs.shell.records import ShellTask
-from lfo.envs.shell.sandbox import AS_USUAL, Limits, Ran, Sandbox, SandboxError, require_bubblewrap
+from lfo.envs.shell.sandbox import Ran, Sandbox
+from lfo.envs.shell.systems import AS_USUAL, Limits, SandboxError, require_system
 from lfo.types import Action, Call, Hangup, Malformed, Outcome, StopReason, Turn
 
 BASH, FINISH = "bash", "finish"
@@ -61,9 +62,10 @@ class ShellEpisode:
         seed: int = 0,
         held_out_phrasing: bool = False,
         limits: Limits = AS_USUAL,
+        sandbox: str = "",
     ):
-        require_bubblewrap()
-        self.task, self.rules, self.limits = task, rules, limits
+        require_system(sandbox)
+        self.task, self.rules, self.limits, self.sandbox = task, rules, limits, sandbox
         self.request = task.rephrased if held_out_phrasing else task.instruction
         self.turns: list[Turn] = []
         self.stop: StopReason | None = None
@@ -103,7 +105,7 @@ class ShellEpisode:
     def _machine(self) -> Sandbox:
         """The sandbox, as the task's initialization leaves it."""
         if self._box is None:
-            self._box = Sandbox(self.limits, self._desk.tools if self._desk else (), self._desk)
+            self._box = Sandbox(self.limits, self._desk.tools if self._desk else (), self._desk, self.sandbox)
             made = self._box.run(self.task.initialization)
             if made.status != 0:
                 self._box.close()

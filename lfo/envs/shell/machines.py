@@ -105,7 +105,7 @@ def _varied(rng: random.Random, usual: dict[str, Wanted], variation: str) -> dic
 
 
 class Desk:
-    """Answers the house tools of a machine in one episode; see `lfo.envs.shell.sandbox.Desk`.
+    """Answers the house tools of a machine in one episode; see `lfo.envs.shell.systems.Desk`.
 
     phrasing: an index of `REFUSALS`.
     """

@@ -11,7 +11,8 @@ from lfo.envs.shell.environment import ShellEnvironment
 from lfo.envs.shell.episode import BASH, FINISH
 from lfo.envs.shell.machines import Desk, HiddenHouse
 from lfo.envs.shell.records import ShellTask
-from lfo.envs.shell.sandbox import AS_USUAL, Limits, Sandbox, SandboxError
+from lfo.envs.shell.sandbox import Sandbox
+from lfo.envs.shell.systems import AS_USUAL, Limits, SandboxError
 from lfo.types import Call, Turn
 
 AT_ONCE = 4  # sandboxes
@@ -25,21 +26,23 @@ class Verdict:
     problem: str
 
 
-def certify(tasks: Iterable[ShellTask], house: HiddenHouse | None = None, limits: Limits = AS_USUAL) -> list[Verdict]:
-    """What the oracle says of each task, in their order.
+def certify(
+    tasks: Iterable[ShellTask], house: HiddenHouse | None = None, limits: Limits = AS_USUAL, system: str = ""
+) -> list[Verdict]:
+    """What the oracle says of each task, in their order. system: of the sandboxes, as `env.sandbox` has it.
 
     Raises:
         SandboxError: there can be no sandbox here.
     """
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        return list(pool.map(lambda task: Verdict(task, problem(task, house, limits)), tasks))
+        return list(pool.map(lambda task: Verdict(task, problem(task, house, limits, system)), tasks))
 
 
-def problem(task: ShellTask, house: HiddenHouse | None = None, limits: Limits = AS_USUAL) -> str:
+def problem(task: ShellTask, house: HiddenHouse | None = None, limits: Limits = AS_USUAL, system: str = "") -> str:
     """What is wrong with a task, "" for nothing."""
     try:
-        nothing, truth = _tried(task, task.ground_truth, house, limits)
-        wrong = task.neighbour and _tried(task, task.neighbour, house, limits)[1]
+        nothing, truth = _tried(task, task.ground_truth, house, limits, system)
+        wrong = task.neighbour and _tried(task, task.neighbour, house, limits, system)[1]
     except SandboxError as error:
         return str(error)
     if nothing:
@@ -49,14 +52,14 @@ def problem(task: ShellTask, house: HiddenHouse | None = None, limits: Limits = 
     return "" if truth else "the ground truth does not pass"
 
 
-def _tried(task: ShellTask, script: str, house: HiddenHouse | None, limits: Limits) -> tuple[bool, bool]:
+def _tried(task: ShellTask, script: str, house: HiddenHouse | None, limits: Limits, system: str) -> tuple[bool, bool]:
     """Whether a task passes before and after a script.
 
     Raises:
         SandboxError: there can be no sandbox here, or the initialization fails or takes too long.
     """
     desk = Desk(house, task.machine) if house and task.machine else None
-    with Sandbox(limits, desk.tools if desk else (), desk) as box:
+    with Sandbox(limits, desk.tools if desk else (), desk, system) as box:
         made = box.run(task.initialization)
         if made.status != 0:
             raise SandboxError(f"the initialization exits with {made.status}: {made.output[:200].strip()}")

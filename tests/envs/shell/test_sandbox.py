@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 from sandboxed import needs_sandbox
 
-from lfo.envs.shell import sandbox
-from lfo.envs.shell.sandbox import MIB, Limits, Sandbox, SandboxError
+from lfo.envs.shell import sandbox, systems
+from lfo.envs.shell.sandbox import Sandbox
+from lfo.envs.shell.systems import MIB, Limits, SandboxError
 
 SMALL = Limits(seconds=10.0, memory=256 * MIB, file=4 * MIB, disk=4 * MIB, output=20_000)  # time enough when busy
 SHORT = dataclasses.replace(SMALL, seconds=1.0)  # for what is only ended by time
@@ -46,9 +47,9 @@ def still_running(of: set[str], most: int = 0) -> list[str]:
 def test_what_is_installed_is_used(monkeypatch):
     """Where bubblewrap is installed it must work, and no test is left out; where it is not, it says what to do."""
     if shutil.which("bwrap"):
-        sandbox.require_bubblewrap()
+        systems.require_system()
         assert needs_sandbox.args == (False,)
-    monkeypatch.setattr(sandbox.shutil, "which", lambda name: None)
+    monkeypatch.setattr(systems.shutil, "which", lambda name: None)
     with pytest.raises(SandboxError, match="apt-get install bubblewrap"):
         Sandbox()
 
@@ -59,9 +60,9 @@ def test_where_it_cannot_work_it_says_why(tmp_path, monkeypatch):
     for path in (tmp_path, *list(tmp_path.parents)[:2]):
         path.chmod(0o755)
     broken.chmod(0o755)
-    monkeypatch.setattr(sandbox.shutil, "which", lambda name: str(broken))
+    monkeypatch.setattr(systems.shutil, "which", lambda name: str(broken))
     with pytest.raises(SandboxError, match=r"user namespaces \(sysctl"):
-        sandbox.require_bubblewrap()
+        systems.require_system()
 
 
 # ---------------------------------------------------------------- a bash like any other
@@ -111,7 +112,7 @@ def test_a_command_that_says_too_much_is_ended(box):
 def test_a_house_tool_is_answered_from_outside(box):
     ran = box.run("stash 'a b' --to /x; echo $?; stash c 2> /dev/null; (stash d; stash e) 2>&1 | tail -1")
     assert ran.output == "4 words: /x\n3\n2 words: e\n"
-    assert box.run("printf 'a\\0' >&9").status == 0  # asked, and not read
+    assert box.run("printf '1\\0a\\0' >&9").status == 0  # asked, and not read
     assert box.run("stash mine").output == "2 words: mine\n"
     box.run("for i in $(seq 2000); do printf 'x\\0' >&9; done")  # a flood that nobody reads
     assert box.run("head -c 9000 /dev/urandom >&9; stash still 2>&1 | wc -l").status == 0
@@ -161,7 +162,7 @@ def test_nothing_stands_behind_an_evaluation(box):
 def test_limits_hold(box):
     assert "annot allocate" in box.run("perl -e '$x = \"a\" x (400 << 20)' 2>&1 || echo cannot allocate").output
     assert box.run("head -c 5000000 /dev/zero > big").status != 0
-    for place in sandbox.WRITABLE:
+    for place in systems.WRITABLE:
         assert (
             "No space left" in box.run(f"cd {place}; for i in 1 2 3; do head -c 3000000 /dev/zero > f$i; done").output
         )
@@ -176,7 +177,7 @@ def test_many_at_once(box):
     for number, one in enumerate(boxes):
         one.run(f"echo {number} > n; echo {number} > /tmp/n")
     assert [one.run("cat n /tmp/n").output.split() for one in boxes] == [[str(n)] * 2 for n in range(8)]
-    spaces = {namespace(one._pid) for one in boxes}
+    spaces = {namespace(one._started.pid) for one in boxes}
     assert len(spaces) == 8 and len(still_running(spaces, most=8)) == 8
     for one in boxes:
         one.close()
@@ -250,7 +251,7 @@ def outside(tmp_path):
     (canary / "file").write_text("the ground truth")
     for path in (canary / "file", canary, *list(canary.parents)[:2]):
         path.chmod(path.stat().st_mode | stat.S_IRWXO)
-    victim = subprocess.Popen([*sandbox._unprivileged(), "sleep", "600"])
+    victim = subprocess.Popen([*systems._unprivileged(), "sleep", "600"])
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.setblocking(False)
         yield canary, victim, server
@@ -268,7 +269,7 @@ def test_a_thousand_hostile_commands_change_nothing_outside(outside):
     assert len({command for batch in batches for command in batch}) >= 1_000
     for start in range(0, len(batches), 40):
         with Sandbox(tight) as box:
-            space = namespace(box._pid)
+            space = namespace(box._started.pid)
             for batch in batches[start : start + 40]:
                 command = "\n".join(batch)
                 for name, value in names.items():
@@ -276,7 +277,7 @@ def test_a_thousand_hostile_commands_change_nothing_outside(outside):
                 said = box.run(command).output
                 assert "ground truth" not in said and "reached" not in said, command
             assert any(box.run("echo 0").output.endswith("0\n") for _ in range(20))  # .3 s are few when busy
-            assert still_running({space}, most=1) == [str(box._pid)]
+            assert still_running({space}, most=1) == [str(box._started.pid)]
         assert space and still_running({space}) == []
     assert snapshot(canary) == before and (canary / "file").read_text() == "the ground truth"
     assert victim.poll() is None and Path(f"/proc/{victim.pid}/stat").read_text().split()[2] == "S"

@@ -9,7 +9,7 @@ from lfo.config import ConfigError, EnvConfig
 from lfo.envs import make_environment
 from lfo.envs.base import from_chat, parse_action
 from lfo.envs.shell.episode import AS_DECIDED, BASH, EMPTY, FINISH, LOST, TOOLS, Rules, ShellEpisode
-from lfo.envs.shell.sandbox import Limits
+from lfo.envs.shell.systems import Limits
 from lfo.protocols import Environment, Episode, Knowledge
 from lfo.types import Call, Hangup, Malformed, StopReason
 
