@@ -1,8 +1,8 @@
 """Reads public sets of shell tasks, none of which is shipped.
 
 Two schemas: LifelongAgentBench's os_interaction (a list, lines, or an object by sample index), and AgentBench's
-data/os_interaction/train_0317/training.json, whose tasks want a whole number as their answer. There is no action that
-answers here: the number is written to a file, which the instruction then asks for.
+data/os_interaction/train_0317/training.json, whose tasks want an answer: a whole number, a text or a size. There is no
+action that answers here: the answer is written to a file, which the instruction then asks for.
 """
 
 from __future__ import annotations
@@ -19,6 +19,27 @@ from lfo.types import Record, RecordError, from_json
 
 ANSWER = "/tmp/answer"
 _NEXT = re.compile(r"[\s,]*")
+# How AgentBench compares answers, by the name of its script: what is to be written, and whether two are the same. Sizes
+# may have decimals here, as du prints them; letters are in its order, each a 1,024th of the next.
+MATCHES = {
+    "integer-match.py": ("number", '[ "$1" -eq "$2" ] 2> /dev/null'),
+    "string-match.py": (
+        "answer",
+        r"""plain() { local s=${1//$'\r'/}; s=${s#"${s%%[![:space:]]*}"}; printf %s "${s%"${s##*[![:space:]]}"}"; }
+[ "$(plain "$1")" = "$(plain "$2")" ]""",
+    ),
+    "size-match.py": (
+        "size",
+        """awk -v one="$1" -v other="$2" '
+function bytes(said) {
+  gsub(/[[:space:]]/, "", said)
+  if (said !~ /^[0-9]+(\\.[0-9]+)?([KMGTP]?B?|Byte)$/) exit 1
+  letter = said; gsub(/[^KMGTP]/, "", letter)
+  return said * 1024 ^ (letter ? index("KMGTP", letter) : 0)
+}
+BEGIN { exit bytes(one) != bytes(other) }'""",
+    ),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,8 +54,8 @@ class Check(Record):
 
 
 @dataclasses.dataclass(frozen=True)
-class IntegerMatch(Record):
-    """check: nothing, then the script that compares two whole numbers. example: prints the right one."""
+class Match(Record):
+    """check: nothing, then the script that compares two answers. example: prints the right one."""
 
     check: tuple[None, Check]
     example: str
@@ -46,7 +67,7 @@ class AgentBenchTask(Record):
 
     description: str
     create: Creation
-    evaluation: IntegerMatch
+    evaluation: Match
     explanation: str = ""
 
 
@@ -110,16 +131,20 @@ def _unquoted(value):
 
 def _of_agent_bench(entry: dict, where: str, number: int) -> dict:
     task = from_json(AgentBenchTask, json.dumps(entry), where)
-    if not task.evaluation.check[1].file.endswith("integer-match.py"):
-        raise RecordError(f"{where}, evaluation, check: '{task.evaluation.check[1].file}' is not known.")
-    counted = f"$(\n{task.evaluation.example}\n)"
+    match = MATCHES.get(Path(task.evaluation.check[1].file).name)
+    if match is None:
+        known = ", ".join(MATCHES)
+        raise RecordError(f"{where}, evaluation, check: '{task.evaluation.check[1].file}' is not known; {known} are.")
+    what, same = match
+    found = f"$(\n{task.evaluation.example}\n)"
+    passes = f'[ -f {ANSWER} ] && [ -n "$wanted" ] && same "$(cat {ANSWER})" "$wanted"'
     return {
         "sample_index": number,
-        "instruction": f"{task.description} Write the number, and nothing else, to {ANSWER}.",
+        "instruction": f"{task.description} Write the {what}, and nothing else, to {ANSWER}.",
         "initialization_command_item": bash(f"{task.create.init}\n:"),
         "evaluation_info": EvaluationInfo(
-            bash(f'wanted={counted}\n[ -f {ANSWER} ] && [ "$(cat {ANSWER})" -eq "$wanted" ]'),
-            bash(f"found={counted}\necho $found > {ANSWER}"),
+            bash(f"same() {{\n{same}\n}}\nwanted={found}\n{passes}"),
+            bash(f'found={found}\nprintf "%s\\n" "$found" > {ANSWER}'),
         ),
-        "skill_list": ("count",),
+        "skill_list": (what,),
     }

@@ -11,8 +11,9 @@ from lfo.cli import main
 from lfo.envs.shell import draw_world, trees
 from lfo.envs.shell.machines import HOUSE_TASKS, Desk, draw_machines
 from lfo.envs.shell.oracle import certify, problem
-from lfo.envs.shell.public import read_public
+from lfo.envs.shell.public import ANSWER, read_public
 from lfo.envs.shell.records import EvaluationInfo, PublicTask, ShellTask, bash
+from lfo.envs.shell.sandbox import Sandbox
 from lfo.envs.shell.tasks import EACH
 from lfo.envs.shell.templates import SKILLS
 from lfo.types import RecordError, from_json, to_json
@@ -193,6 +194,33 @@ def test_imported_tasks_are_certified(public, capsys):
     assert capsys.readouterr().out == "public-0002 (5): doing nothing passes\n2 of 3 tasks certified\n"
 
 
+@needs_sandbox
+@pytest.mark.parametrize(
+    ("script", "wanted", "right", "wrong"),
+    [
+        ("integer-match.py", "-3", ("-3", " -3 "), ("3", "three", "", "-3 4")),
+        ("string-match.py", "two words", (" two words\r\n", "two words"), ("twowords", "two", "")),
+        ("size-match.py", "1.5K", ("1.5K", "1536", "1536B", " 1.5 KB", "1536 Byte"), ("1.5M", "1.5", "K", "none", "")),
+    ],
+)
+def test_answers_are_compared_as_agent_bench_does(public, script, wanted, right, wrong):
+    check = [None, {"language": "python", "file": f"check/{script}"}]
+    [task] = read_public(public([COUNTING | {"evaluation": {"check": check, "example": f"echo '{wanted}'"}}]))
+    assert problem(task) == "" and ANSWER in task.instruction
+    with Sandbox() as box:
+        for answers, passes in ((right, True), (wrong, False)):
+            for answer in answers:
+                box.run(f"printf '%s\\n' '{answer}' > {ANSWER}")
+                assert (box.run(task.evaluation).status == 0) == passes, answer
+
+
+@needs_sandbox
+def test_a_task_whose_right_answer_is_nothing_is_none(public):
+    check = [None, {"language": "python", "file": "check/string-match.py"}]
+    [task] = read_public(public([COUNTING | {"evaluation": {"check": check, "example": "true"}}]))
+    assert problem(task) == "the ground truth does not pass"
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -207,7 +235,7 @@ def test_imported_tasks_are_certified(public, capsys):
         ([{**COUNTING, "create": {}}], r"line 2, create, init: field required"),
         (
             [COUNTING | {"evaluation": {**COUNTING["evaluation"], "check": [None, {"language": "x", "file": "y"}]}}],
-            "'y'",
+            "'y' is not known; integer-match.py, string-match.py, size-match.py are",
         ),
     ],
 )
