@@ -270,7 +270,7 @@ def _import(args) -> None:
 
 
 def _root(args) -> None:
-    from lfo.envs.shell.systems import unpack
+    from lfo.envs.shell.bubblewrap import unpack
 
     folder = unpack(args.archive, args.folder)
     print(f"{folder} can be used: --set env.sandbox={folder}, or lfo shell certify --sandbox {folder}")

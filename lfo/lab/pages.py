@@ -59,8 +59,8 @@ TABLES = {
     "09_objectives": "PPO beside DAPO, without notes: success before and after, and how many times as much that is:",
     "09_ppo_settings": "What PPO's guide leaves open, one setting at a time: success on known templates, and points "
     "above `ppo`:",
-    "09_real_model": "SmolLM2-135M by PPO's ten epochs of fifty, one run: greedy success on held-out tasks, with Wilson\n"
-    "95% intervals over the tasks; level 0 is all:",
+    "09_real_model": "SmolLM2-135M by PPO's ten epochs of fifty, one run: greedy success on held-out tasks, with\n"
+    "Wilson 95% intervals over the tasks; level 0 is all:",
     "09_ends": "How held-out tasks of skills end, in percent, before and after PPO, of the runs that were looked at:",
     "10_factorial": "The public world, where 22% is chance and a constant answer wins half "
     "([notebook 10](../notebooks/10_public_world.ipynb)):",

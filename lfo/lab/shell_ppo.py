@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 import seaborn as sns
 
-from lfo.envs.shell.systems import SandboxError, require_system
+from lfo.envs.shell.sandbox import require_system
+from lfo.envs.shell.systems import SandboxError
 from lfo.lab import factorial
 from lfo.lab.factorial import draw_curves
 from lfo.lab.hierarchy import Finding, Measure, Study, final, lead, middle, read_curves

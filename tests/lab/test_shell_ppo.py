@@ -209,5 +209,5 @@ def test_where_nothing_was_run_it_says_so():
 
 
 def test_what_is_missing_is_named(monkeypatch):
-    monkeypatch.setattr("lfo.envs.shell.systems._problem", lambda *_: "bubblewrap is not installed.")
+    monkeypatch.setattr("lfo.envs.shell.sandbox._problem", lambda *_: "bubblewrap is not installed.")
     assert shell_ppo.unplayable() == "bubblewrap is not installed."

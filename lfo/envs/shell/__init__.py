@@ -1,9 +1,8 @@
 """The shell environment: real bash tasks in a sandbox, and machines whose house tools hide what they demand.
 
-`sandbox` is where commands run, on one of three `systems`; `trees`, `templates` and `machines` say what tasks are
-made of, `tasks` draws them, `oracle` certifies them, `public` reads sets of others; `episode` and `environment` are
-what an agent meets;
-`knowledge` is what a world model is told and asked.
+`sandbox` is where commands run, by `bubblewrap` or in `containers`, with what `systems` have in common; `trees`,
+`templates` and `machines` say what tasks are made of, `tasks` draws them, `oracle` certifies them, `public` reads sets
+of others; `episode` and `environment` are what an agent meets; `knowledge` is what a world model is told and asked.
 """
 
 from __future__ import annotations

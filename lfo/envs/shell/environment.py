@@ -46,7 +46,7 @@ def draw_world(seed: int = 0) -> World:
 class ShellEnvironment:
     """See `lfo.protocols.Environment`. held_out_phrasing: instructions and refusals in words training never has.
 
-    sandbox: on which system commands run, as `env.sandbox` has it (`lfo.envs.shell.systems`).
+    sandbox: on which system commands run, as `env.sandbox` has it (`lfo.envs.shell.sandbox`).
     """
 
     tools = TOOLS

@@ -16,8 +16,8 @@ from lfo.config import Positive, settings
 from lfo.envs.base import Tool, require_open
 from lfo.envs.shell.machines import REFUSALS, Desk, HiddenHouse
 from lfo.envs.shell.records import ShellTask
-from lfo.envs.shell.sandbox import Ran, Sandbox
-from lfo.envs.shell.systems import AS_USUAL, Limits, SandboxError, require_system
+from lfo.envs.shell.sandbox import Ran, Sandbox, require_system
+from lfo.envs.shell.systems import AS_USUAL, Limits, SandboxError
 from lfo.types import Action, Call, Hangup, Malformed, Outcome, StopReason, Turn
 
 BASH, FINISH = "bash", "finish"

@@ -1,7 +1,7 @@
 """A real bash that can do no harm: one sandbox per episode, without root, started in milliseconds.
 
-Which system it has is for `lfo.envs.shell.systems` to say. Every command is a fresh ``bash -c`` in the home folder:
-files persist, directory, variables and background processes do not.
+Its system is this machine's /usr, a root file system in a folder, or an image of Docker's (`env.sandbox`). Every
+command is a fresh ``bash -c`` in the home folder: files persist, directory, variables and background processes do not.
 
 Inside, a supervisor of a few lines is process 1, which nothing from inside ends or reads: neither what it is told next
 nor the mark that ends an answer can be read or forged. After each command it kills whatever is left, so nothing is
@@ -9,23 +9,25 @@ running while an episode is evaluated. Time and output are watched from outside.
 
 Limits hold for every process (`Limits`); a sandbox as a whole takes at most processes x memory, and `disk` for each of
 its file systems. Without cgroups, which need root, nothing closer can be said; should memory run out all the same, the
-kernel is asked to end sandboxes first.
+kernel is asked to end sandboxes first, unless a command inside takes that back.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
+import resource
 import secrets
 import selectors
 import signal
+import subprocess
 import time
 from collections.abc import Iterator, Sequence
 
-from lfo.envs.shell.systems import AS_USUAL, Desk, Limits, SandboxError, require_system, start
-
-GRACE = 5.0  # seconds in which a supervisor must answer once its command was ended
+from lfo.envs.shell import bubblewrap, containers
+from lfo.envs.shell.systems import AS_USUAL, GRACE, Desk, Limits, SandboxError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +58,9 @@ class Sandbox:
     ):
         require_system(system)
         self.limits, self._desk = limits, desk
-        self._started, self._line = start(system, limits, tools)
+        image = system.removeprefix(containers.PREFIX)
+        kind = bubblewrap if image == system else containers
+        self._started, self._line = kind.start(image, limits, tools)
         self._closed = False
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._started.output, selectors.EVENT_READ, self._hear)
@@ -105,6 +109,9 @@ class Sandbox:
         self._closed = True
         process = self._started.process
         self._started.send(signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(GRACE)
+        process.kill()
         process.wait()
         with contextlib.suppress(OSError):
             process.stdin.close()
@@ -124,10 +131,34 @@ class Sandbox:
 
     def _serve(self) -> None:
         """Answer house tools."""
-        for words in _questions(self._line.hear()):
+        try:
+            heard = self._line.hear()
+        except BlockingIOError:
+            return
+        if not heard:
+            self._selector.unregister(self._line)
+        for words in _questions(heard):
             status, text = self._desk(words) if self._desk else (1, "")
             with contextlib.suppress(OSError):  # nobody reads
                 self._line.say(f"{status} {text}".encode(errors="replace")[:60_000])
+
+
+def require_system(system: str = "") -> None:
+    """Raises SandboxError where no sandbox of this system can be made, and says what to install or to allow.
+
+    This process may have as many files open as it is allowed to from then on: a sandbox holds six descriptors, and
+    there are as many sandboxes as episodes are played at once.
+    """
+    if problem := _problem(system):
+        raise SandboxError(problem)
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+@functools.lru_cache(maxsize=8)
+def _problem(system: str) -> str:
+    image = system.removeprefix(containers.PREFIX)
+    return bubblewrap.problem(system) if image == system else containers.problem(image)
 
 
 def _questions(heard: bytes) -> Iterator[list[str]]:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from sandboxed import needs_sandbox
 
-from lfo.envs.shell import sandbox, systems
+from lfo.envs.shell import bubblewrap, sandbox
 from lfo.envs.shell.sandbox import Sandbox
 from lfo.envs.shell.systems import MIB, Limits, SandboxError
 
@@ -47,9 +47,9 @@ def still_running(of: set[str], most: int = 0) -> list[str]:
 def test_what_is_installed_is_used(monkeypatch):
     """Where bubblewrap is installed it must work, and no test is left out; where it is not, it says what to do."""
     if shutil.which("bwrap"):
-        systems.require_system()
+        sandbox.require_system()
         assert needs_sandbox.args == (False,)
-    monkeypatch.setattr(systems.shutil, "which", lambda name: None)
+    monkeypatch.setattr(bubblewrap.shutil, "which", lambda name: None)
     with pytest.raises(SandboxError, match="apt-get install bubblewrap"):
         Sandbox()
 
@@ -60,9 +60,9 @@ def test_where_it_cannot_work_it_says_why(tmp_path, monkeypatch):
     for path in (tmp_path, *list(tmp_path.parents)[:2]):
         path.chmod(0o755)
     broken.chmod(0o755)
-    monkeypatch.setattr(systems.shutil, "which", lambda name: str(broken))
+    monkeypatch.setattr(bubblewrap.shutil, "which", lambda name: str(broken))
     with pytest.raises(SandboxError, match=r"user namespaces \(sysctl"):
-        systems.require_system()
+        sandbox.require_system()
 
 
 # ---------------------------------------------------------------- a bash like any other
@@ -162,7 +162,7 @@ def test_nothing_stands_behind_an_evaluation(box):
 def test_limits_hold(box):
     assert "annot allocate" in box.run("perl -e '$x = \"a\" x (400 << 20)' 2>&1 || echo cannot allocate").output
     assert box.run("head -c 5000000 /dev/zero > big").status != 0
-    for place in systems.WRITABLE:
+    for place in bubblewrap.WRITABLE:
         assert (
             "No space left" in box.run(f"cd {place}; for i in 1 2 3; do head -c 3000000 /dev/zero > f$i; done").output
         )
@@ -251,7 +251,7 @@ def outside(tmp_path):
     (canary / "file").write_text("the ground truth")
     for path in (canary / "file", canary, *list(canary.parents)[:2]):
         path.chmod(path.stat().st_mode | stat.S_IRWXO)
-    victim = subprocess.Popen([*systems._unprivileged(), "sleep", "600"])
+    victim = subprocess.Popen([*bubblewrap.unprivileged(), "sleep", "600"])
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.setblocking(False)
         yield canary, victim, server

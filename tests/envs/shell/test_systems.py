@@ -5,6 +5,8 @@ import json
 import os
 import pwd
 import shutil
+import signal
+import struct
 import subprocess
 import tarfile
 from pathlib import Path
@@ -16,15 +18,16 @@ from test_sandbox import hostile, namespace, snapshot, still_running
 from lfo.cli import main
 from lfo.config import EnvConfig
 from lfo.envs import make_environment
-from lfo.envs.shell import systems
+from lfo.envs.shell import bubblewrap, containers, sandbox
 from lfo.envs.shell.sandbox import Sandbox, _questions
-from lfo.envs.shell.systems import MIB, Limits, SandboxError
+from lfo.envs.shell.systems import MIB, Fifos, Limits, SandboxError, Socket
 from lfo.types import Call
 
 SMALL = Limits(seconds=10.0, memory=256 * MIB, file=4 * MIB, disk=4 * MIB, output=20_000)
 SHORT = Limits(1.0, 32, 128 * MIB, MIB, 4 * MIB, 20_000)
 PROGRAMS = """bash env setpriv prlimit dd cat ls id mkdir rm mv cp ln chmod chown chgrp touch head tail seq sleep yes wc
-    sort stat mount umount unshare kill useradd groupadd usermod find grep sed readlink mkfifo setsid cmp""".split()
+    sort stat mount umount unshare kill timeout useradd groupadd usermod find grep sed readlink mkfifo setsid
+    cmp""".split()
 IMAGE = "lfo-test-systems"
 
 
@@ -88,12 +91,12 @@ def folder(archive) -> Path:
     place = Path("/var/tmp") / f"lfo-test-root-{os.getpid()}"  # where whoever runs sandboxes may read
     shutil.rmtree(place, ignore_errors=True)
     try:
-        systems.unpack(archive, place)
+        bubblewrap.unpack(archive, place)
         yield place
     finally:
         emptied = [
-            *systems._unprivileged(),
-            *systems.AS_ROOT,
+            *bubblewrap.unprivileged(),
+            *bubblewrap.AS_ROOT,
             "bash",
             "-c",
             'rm -rf "$1"/* "$1"/.[!.]*',
@@ -106,7 +109,7 @@ def folder(archive) -> Path:
 
 @pytest.fixture(scope="session")
 def image(archive) -> str:
-    if not (engine := systems._engine()):
+    if not (engine := containers.engine()):
         pytest.skip("there is no Docker engine, nor Podman")
     subprocess.run([engine, "import", str(archive), IMAGE], check=True, capture_output=True)
     yield f"docker:{IMAGE}"
@@ -156,7 +159,7 @@ def test_a_house_tool_is_answered_from_outside(box):
     assert ran.output == "4 words: /x\n3\n2 words: e\n"
     for attempt in ("echo > /opt/house/stash", "rm /opt/house/stash", "mv /opt /tmp/opt", "mkdir -p /opt/house/grep"):
         assert box.run(attempt).status != 0
-    for asked in (systems.Socket.ASK, systems.Fifos.ASK):  # asked and not read, in both ways
+    for asked in (Socket.ASK, Fifos.ASK):  # asked and not read, in both ways
         box.run(f"printf '1\\0a\\0' {asked}; head -c 3000 /dev/urandom {asked}")
     assert box.run("stash mine").output == "2 words: mine\n"
 
@@ -217,6 +220,71 @@ def test_nothing_stands_behind_an_evaluation(box):
 
 
 @needs_sandbox
+@pytest.mark.parametrize("of", ["host", "folder"])
+def test_what_evaluations_run_with_cannot_be_changed(of, request):
+    """By files that the loader, the C library, perl and python read, by limits of the supervisor's, by its line."""
+    with Sandbox(
+        SMALL, ["stash"], lambda words: (0, "yes"), "" if of == "host" else str(request.getfixturevalue(of))
+    ) as box:
+        for place in (
+            "nsswitch.conf",
+            "ld.so.cache",
+            "ld.so.preload",
+            "perl/strict.pm",
+            "alternatives/awk",
+            "pam.d/su",
+        ):
+            box.run(f"mkdir -p /etc/{Path(place).parent}; echo evil > /etc/{place}; rm -rf /etc/{place}")
+            box.run(f"mv /etc/{place} /tmp; echo evil > /tmp/evil; ln -sf /tmp/evil /etc/{place}")
+            assert "evil" not in box.run(f"cat /etc/{place}").output
+        assert box.run("echo $SHELL $PYTHONNOUSERSITE").output == "/usr/bin/bash 1\n"
+        before = Path(f"/proc/{box._started.pid}/limits").read_text()
+        assert "not permitted" in box.run("prlimit --pid 1 --stack=24000:24000").output
+        box.run("prlimit --pid 1 --fsize=0:0; prlimit --pid $PPID --nofile=3:3")
+        assert Path(f"/proc/{box._started.pid}/limits").read_text() == before
+        if of == "host" and shutil.which("perl"):
+            box.run("perl -e 'open(S, \"+<&=9\"); shutdown(S, 2)'")  # nobody hears house tools any more
+            assert box.run("echo here; stash > /dev/null 2>&1 && echo served").output == "here\n"
+
+
+def test_the_filter_lets_through_what_is_not_named():
+    """Run by hand, as seccomp(2) does: number, architecture and first argument -> what the kernel answers."""
+
+    def answer(number: int, machine: str = "x86_64", first: int = 0, architecture: int | None = None) -> int:
+        seen = {0: number, 4: bubblewrap.CALLS[machine][0] if architecture is None else architecture, 16: first}
+        program, at, value = [*struct.iter_unpack("=HBBI", bubblewrap._filter(machine))], 0, 0
+        while True:
+            code, yes, no, k = program[at]
+            if code == bubblewrap.RETURN:
+                return k
+            value = seen[k] if code == bubblewrap.LOAD else value
+            met = value == k if code == bubblewrap.EQUAL else value >= k
+            at += 1 + (0 if code == bubblewrap.LOAD else yes if met else no)
+
+    for machine, (_, prlimit, denied) in bubblewrap.CALLS.items():
+        assert [answer(number, machine) for number in denied] == [bubblewrap.NOT_PERMITTED] * len(denied)
+        assert answer(prlimit, machine) == answer(0, machine) == answer(59, machine) == bubblewrap.ALLOW
+        assert answer(prlimit, machine, first=1) == bubblewrap.NOT_PERMITTED
+        assert answer(0, machine, architecture=3) == answer(2**30 + 1, machine) == bubblewrap.UNKNOWN
+    assert bubblewrap._filter("riscv64") == struct.pack("=HBBI", bubblewrap.RETURN, 0, 0, bubblewrap.ALLOW)
+
+
+@needs_sandbox
+def test_a_folder_that_lacks_a_loader_cache_has_none_that_is_written(folder):
+    """Whoever got rights that nobody has would still write into memory alone."""
+    options = bubblewrap._folder_file_system(folder, SMALL)
+    assert not [option for option in options if str(folder) in option]
+    with Sandbox(SMALL, system=str(folder)) as box:
+        for attempt in (
+            "echo x > /etc/ld.so.cache",
+            "rm /etc/ld.so.cache",
+            "mv /etc/ld.so.cache /tmp",
+            "cat /etc/ld.so.cache",
+        ):
+            assert box.run(attempt).status != 0
+
+
+@needs_sandbox
 def test_hostile_commands_change_nothing_outside(folder, tmp_path):
     """A third of those that the host's own system bears, as root of a whole file system."""
     canary = tmp_path / "canary"
@@ -245,7 +313,7 @@ def test_an_ended_sandbox_leaves_nothing(system):
     with Sandbox(SHORT, ["stash"], system=system) as box:
         space = namespace(box._started.pid) if box._started.pid else ""
         with pytest.raises(SandboxError, match="has ended"):
-            box._started.send(systems.signal.SIGKILL)
+            box._started.send(signal.SIGKILL)
             for _ in range(100):
                 box.run("sleep 0.1")
     assert not space or still_running({space}) == []
@@ -300,22 +368,40 @@ def test_an_episode_is_played_on_it(folder):
 def test_what_cannot_be_used_is_said(tmp_path, archive, monkeypatch, capsys):
     def problem(system: str) -> str:
         with pytest.raises(SandboxError) as caught:
-            systems.require_system(system)
+            sandbox.require_system(system)
         return str(caught.value)
 
     if shutil.which("bwrap"):
         assert "is no absolute path and no docker:IMAGE" in problem("roots/debian")
         assert "lfo shell root" in problem(str(tmp_path))
     (tmp_path / "file").touch()
-    assert main(["shell", "root", str(archive), str(tmp_path)]) != 0
-    assert f"{tmp_path} is not empty; choose another folder" in capsys.readouterr().err
-    systems._engine.cache_clear()
-    monkeypatch.setattr(systems.shutil, "which", lambda name, **_: None)
+    for place in (tmp_path, tmp_path / "file"):
+        assert main(["shell", "root", str(archive), str(place)]) != 0
+        assert f"{place} is not empty; choose another folder" in capsys.readouterr().err
+    containers.engine.cache_clear()
+    monkeypatch.setattr(containers.shutil, "which", lambda name, **_: None)
     assert "there is no Docker engine here" in problem("docker:debian")
-    systems._engine.cache_clear()
-    systems._problem.cache_clear()
+    containers.engine.cache_clear()
+    sandbox._problem.cache_clear()
 
 
 def test_an_image_that_lacks_what_it_takes_is_refused(image):
     with pytest.raises(SandboxError, match=r"the image lfo-no-such-image:none cannot be used by (docker|podman)"):
-        systems.require_system("docker:lfo-no-such-image:none")
+        sandbox.require_system("docker:lfo-no-such-image:none")
+
+
+@needs_sandbox
+def test_what_cannot_be_unpacked_leaves_an_empty_folder(folder, archive, tmp_path):
+    """An archive that was cut, and one that holds no root file system."""
+    place = folder.with_name(f"{folder.name}-other")
+    (tmp_path / "cut.tar.gz").write_bytes(archive.read_bytes()[:-2000])
+    (tmp_path / "note").write_text("no root")
+    with tarfile.open(tmp_path / "note.tar", "w") as tar:
+        tar.add(tmp_path / "note", "./note")
+    try:
+        for name, said in (("cut.tar.gz", "cannot be unpacked"), ("note.tar", "holds no root file system")):
+            with pytest.raises(SandboxError, match=said):
+                bubblewrap.unpack(tmp_path / name, place)
+            assert list(place.iterdir()) == []
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
