@@ -51,15 +51,15 @@ def end_of(row: Rollout, request: str) -> str:
     return MISCOPIED if faithful < emitted else OTHER
 
 
-def measure_ends(folder: str | Path) -> pd.DataFrame:
+def measure_ends(folder: str | Path, splits: Sequence[str] = tuple(SPLIT_TITLES)) -> pd.DataFrame:
     """One row per held-out task and policy: split, task_id, skill, policy (`before` is the base, untrained), end, and
-    turns, the greedy episode as JSON. Measured once."""
+    turns, the greedy episode as JSON. Measured once, on these splits."""
     run = RunFolder(folder)
     if run.measured(ENDS):
         return read_measurement(run, ENDS)
     rows = []
     for policy, player in ((BEFORE, untrained(run.config)), (AFTER, load_player(folder))):
-        for split in SPLIT_TITLES:
+        for split in splits:
             tasks = player.env.tasks(split)[: run.config.eval_tasks]
             rows += [{"split": split, "policy": policy, **row} for row in _played(player, tasks)]
     return write_measurement(run, ENDS, rows)
