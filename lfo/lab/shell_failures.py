@@ -128,8 +128,8 @@ def epoch_figure(folder: str | Path) -> plt.Figure:
         _draw(right, part["episodes"], part["success"], part["low"], part["high"], title)
     right.set(title="held-out tasks, greedy", xlabel="episodes")
     for ax in (left, right):
-        ax.set_ylim(0, None)
-        ax.legend()
+        ax.set_ylim(0, 1.3 * max([high for _, high in bounds] + held_out["high"].tolist()))  # room for the legend
+        ax.legend(loc="upper right")
     return fig
 
 
