@@ -78,15 +78,15 @@ exec "${@:3}"
 # --- whether it works ------------------------------------------------------------------------------
 
 
-def problem(system: str) -> str:
-    """Why there can be no sandbox of this system ("": this machine's, or a folder), "" if there can."""
+def problem(system: str, bwrap: str | None) -> str:
+    """Why there can be no sandbox of this system ("": this machine's, or a folder) by this program, "" if there can."""
     remedy = "on Debian and Ubuntu: apt-get install bubblewrap"
-    if not shutil.which("bwrap"):
+    if not bwrap:
         return f"shell tasks run in a sandbox, and bubblewrap (0.8 or newer) is missing; {remedy}."
     if system:
         return _folder_problem(Path(system))
     usr = ["--ro-bind", "/usr", "/usr", *_links(), "--proc", "/proc"]
-    done = tried([*unprivileged(), "bwrap", *ISOLATION, *usr, "/usr/bin/true"], stdin=subprocess.DEVNULL)
+    done = tried([*unprivileged(), bwrap, *ISOLATION, *usr, "/usr/bin/true"], stdin=subprocess.DEVNULL)
     if done.returncode == 0:
         return ""
     return (
@@ -319,7 +319,7 @@ def unpack(archive: Path, folder: Path) -> Path:
     found = (
         f"{archive} cannot be unpacked ({done.stderr.strip()[-500:]}): {_ids()}"
         if done.returncode
-        else problem(str(folder))
+        else problem(str(folder), shutil.which("bwrap"))
     )
     if found:
         tried([*as_root, "find", str(folder), "-mindepth", "1", "-delete"])

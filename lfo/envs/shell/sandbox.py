@@ -21,6 +21,7 @@ import os
 import resource
 import secrets
 import selectors
+import shutil
 import signal
 import subprocess
 import time
@@ -149,16 +150,16 @@ def require_system(system: str = "") -> None:
     This process may have as many files open as it is allowed to from then on: a sandbox holds six descriptors, and
     there are as many sandboxes as episodes are played at once.
     """
-    if problem := _problem(system):
+    if problem := _problem(system, shutil.which("bwrap")):
         raise SandboxError(problem)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 @functools.lru_cache(maxsize=8)
-def _problem(system: str) -> str:
+def _problem(system: str, bwrap: str | None) -> str:
     image = system.removeprefix(containers.PREFIX)
-    return bubblewrap.problem(system) if image == system else containers.problem(image)
+    return bubblewrap.problem(system, bwrap) if image == system else containers.problem(image)
 
 
 def _questions(heard: bytes) -> Iterator[list[str]]:

@@ -49,7 +49,7 @@ def test_what_is_installed_is_used(monkeypatch):
     if shutil.which("bwrap"):
         sandbox.require_system()
         assert needs_sandbox.args == (False,)
-    monkeypatch.setattr(bubblewrap.shutil, "which", lambda name: None)
+    monkeypatch.setattr(sandbox.shutil, "which", lambda name: None)
     with pytest.raises(SandboxError, match="apt-get install bubblewrap"):
         Sandbox()
 
@@ -60,7 +60,7 @@ def test_where_it_cannot_work_it_says_why(tmp_path, monkeypatch):
     for path in (tmp_path, *list(tmp_path.parents)[:2]):
         path.chmod(0o755)
     broken.chmod(0o755)
-    monkeypatch.setattr(bubblewrap.shutil, "which", lambda name: str(broken))
+    monkeypatch.setattr(sandbox.shutil, "which", lambda name: str(broken))
     with pytest.raises(SandboxError, match=r"user namespaces \(sysctl"):
         sandbox.require_system()
 
