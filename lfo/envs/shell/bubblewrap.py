@@ -58,21 +58,21 @@ ISOLATED_ROOT = [
 ROOT_MAY = "chown dac_override fowner fsetid kill setgid setuid setpcap setfcap net_bind_service sys_chroot audit_write"
 # Where the C library looks users up; elsewhere it could be told to load a program's text from a home folder.
 LOOKED_UP = "passwd: files\ngroup: files\nshadow: files\ngshadow: files\nhosts: files\n"
-ROOT = "/mnt/root"  # where a folder's overlay is mounted before bubblewrap begins
+WHOLE = "/mnt/whole"  # where a folder's overlay is mounted before bubblewrap begins
 
 # Its arguments: the folder, bytes of the overlay, what is run then. Links into /usr become places that nobody moves.
 _OVERLAY = r"""
 set -e
 cd "$1"
 mount -t tmpfs -o "size=$2,mode=755" tmpfs /mnt
-mkdir /mnt/upper /mnt/work /mnt/root
-mount -t overlay overlay -o lowerdir=.,upperdir=/mnt/upper,workdir=/mnt/work,userxattr /mnt/root
+mkdir /mnt/upper /mnt/work WHOLE
+mount -t overlay overlay -o lowerdir=.,upperdir=/mnt/upper,workdir=/mnt/work,userxattr WHOLE
 for link in LINKS; do
-  [ ! -L /mnt/root/$link ] || { rm /mnt/root/$link; mkdir /mnt/root/$link; }
+  [ ! -L WHOLE/$link ] || { rm WHOLE/$link; mkdir WHOLE/$link; }
 done
 echo 0 > /proc/sys/user/max_user_namespaces
 exec "${@:3}"
-""".replace("LINKS", " ".join(LINKS))
+""".replace("LINKS", " ".join(LINKS)).replace("WHOLE", WHOLE)
 
 
 # --- whether it works ------------------------------------------------------------------------------
@@ -106,11 +106,9 @@ def _folder_problem(folder: Path) -> str:
     inside = ["/usr/bin/prlimit", "/usr/bin/setpriv", "/usr/bin/bash", "-c", ":"]
     way = [*unprivileged(), *_in_overlay(folder, AS_USUAL), *_folder_file_system(folder, AS_USUAL)]
     done = tried([*way, *inside], stdin=subprocess.DEVNULL)
-    return (
-        ""
-        if done.returncode == 0
-        else f"the root file system {folder} cannot be used ({done.stderr.strip()}): {_ids()}"
-    )
+    if done.returncode == 0:
+        return ""
+    return f"the root file system {folder} cannot be used ({done.stderr.strip()}): {_ids()}"
 
 
 def _ids() -> str:
@@ -244,15 +242,15 @@ def _in_overlay(folder: Path, limits: Limits) -> list[str]:
 
 def _folder_file_system(folder: Path, limits: Limits) -> list[str]:
     """All of it is the overlay's; /usr and what leads into it is read-only."""
-    options = ["--bind", ROOT, "/", "--bind", f"{ROOT}/etc", "/etc", "--ro-bind", f"{ROOT}/usr", "/usr"]
+    options = ["--bind", WHOLE, "/", "--bind", f"{WHOLE}/etc", "/etc", "--ro-bind", f"{WHOLE}/usr", "/usr"]
     for place in (folder / name for name in LINKS):
         target = os.readlink(place).lstrip("/") if place.is_symlink() else place.name
         if (folder / target).is_dir():
-            options += ["--ro-bind", f"{ROOT}/{target}", f"/{place.name}"]
+            options += ["--ro-bind", f"{WHOLE}/{target}", f"/{place.name}"]
     options += ["--proc", "/proc", "--dev", "/dev"]
     for place in ("/run", "/opt", "/dev/shm"):
         options += ["--size", str(limits.disk), "--tmpfs", place]
-    return [*options, *_sealed(folder, ROOT)]
+    return [*options, *_sealed(folder, WHOLE)]
 
 
 def _memory(data: bytes, ours: contextlib.ExitStack) -> int:
@@ -316,11 +314,9 @@ def unpack(archive: Path, folder: Path) -> Path:
         if os.geteuid() == 0:
             os.chown(folder, int(NOBODY), int(NOBODY))
         done = subprocess.run([*as_root, "tar", *way], stdin=packed, capture_output=True, text=True)
-    found = (
-        f"{archive} cannot be unpacked ({done.stderr.strip()[-500:]}): {_ids()}"
-        if done.returncode
-        else problem(str(folder), shutil.which("bwrap"))
-    )
+    found = problem(str(folder), shutil.which("bwrap"))
+    if done.returncode:
+        found = f"{archive} cannot be unpacked ({done.stderr.strip()[-500:]}): {_ids()}"
     if found:
         tried([*as_root, "find", str(folder), "-mindepth", "1", "-delete"])
         raise SandboxError(found)
