@@ -38,8 +38,10 @@ from lfo.envs.shell.systems import (
     tried,
 )
 
-SUPERVISOR_FILE = "/opt/.supervisor"
+SUPERVISOR_FILE = f"{TOOLS}/.supervisor"
 WRITABLE = ("/home", "/etc", "/tmp", "/var", "/srv", "/run", "/root", "/dev/shm")
+HOUSED = (str(Path(TOOLS).parent), TOOLS)  # both mounted, so that neither can be moved away
+OWN_PROGRAMS = "/usr/local/bin"  # a machine's own, which tasks add to
 LINKS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")  # into /usr, on every system younger than ten years
 WITHOUT_ROOT = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
 ISOLATION = [
@@ -141,11 +143,11 @@ def start(system: str, limits: Limits, tools: Sequence[str]) -> tuple[Started, S
             rights = ["--bounding-set=-all," + ",".join(f"+{name}" for name in ROOT_MAY.split())]
             acts = ["/root", *acting("root", "/root", "/usr/sbin:/usr/bin:/sbin:/bin", rights, limits.options())]
             way, seen = _in_overlay(Path(system), limits), _folder_file_system(Path(system), limits)
-            last = ("/opt", "/dev")
+            last = (TOOLS, "/dev")
         else:
             acts = ["/home", *acting("user", "/home", "/usr/bin:/bin", ["--ambient-caps=-all"], limits.options())]
             way, seen = ["bwrap", *ISOLATION], _host_file_system(limits)
-            last = ("/opt", *_hidden(), "/dev", "/")
+            last = (TOOLS, *_hidden(), "/dev", "/")
         links = [part for name in tools for part in ("--symlink", ".client", f"{TOOLS}/{name}")]
         sealed = [*links, *(part for place in last for part in ("--remount-ro", place))]
         files = {f"{TOOLS}/.client": client(Socket), SUPERVISOR_FILE: SUPERVISOR}
@@ -210,7 +212,7 @@ def _links() -> list[str]:
 def _host_file_system(limits: Limits) -> list[str]:
     """What is seen inside, options of bubblewrap's."""
     options = ["--ro-bind", "/usr", "/usr", *_links(), "--proc", "/proc", "--dev", "/dev"]
-    for place in (*WRITABLE, "/opt", *_hidden()):
+    for place in (*WRITABLE, *HOUSED, *_hidden()):
         options += ["--size", str(limits.disk), "--tmpfs", place]
     return [*options, *_sealed(Path("/"), "")]
 
@@ -241,14 +243,15 @@ def _in_overlay(folder: Path, limits: Limits) -> list[str]:
 
 
 def _folder_file_system(folder: Path, limits: Limits) -> list[str]:
-    """All of it is the overlay's; /usr and what leads into it is read-only."""
+    """All of it is the overlay's; /usr and what leads to it is read-only, but for a folder that PATH does not have."""
     options = ["--bind", WHOLE, "/", "--bind", f"{WHOLE}/etc", "/etc", "--ro-bind", f"{WHOLE}/usr", "/usr"]
+    options += ["--bind-try", f"{WHOLE}{OWN_PROGRAMS}", OWN_PROGRAMS]
     for place in (folder / name for name in LINKS):
         target = os.readlink(place).lstrip("/") if place.is_symlink() else place.name
         if (folder / target).is_dir():
             options += ["--ro-bind", f"{WHOLE}/{target}", f"/{place.name}"]
     options += ["--proc", "/proc", "--dev", "/dev"]
-    for place in ("/run", "/opt", "/dev/shm"):
+    for place in ("/run", *HOUSED, "/dev/shm"):
         options += ["--size", str(limits.disk), "--tmpfs", place]
     return [*options, *_sealed(folder, WHOLE)]
 

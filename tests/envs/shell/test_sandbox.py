@@ -21,6 +21,10 @@ from lfo.envs.shell.systems import MIB, Limits, SandboxError
 
 SMALL = Limits(seconds=10.0, memory=256 * MIB, file=4 * MIB, disk=4 * MIB, output=20_000)  # time enough when busy
 SHORT = dataclasses.replace(SMALL, seconds=1.0)  # for what is only ended by time
+AT_HOUSE_TOOLS = (  # by whoever wants their place, the first of PATH
+    *("echo > /opt/house/stash", "rm /opt/house/stash", "mv /opt /tmp/opt", "mkdir -p /opt/house/grep"),
+    *("mv /opt/house /opt/away", "mv /opt/house/.supervisor /tmp", "umount /opt/house", "chmod 777 /opt/house"),
+)
 
 
 @pytest.fixture
@@ -131,7 +135,7 @@ def test_a_house_tool_is_answered_from_outside(box):
 
 @needs_sandbox
 def test_the_tools_are_nobodys_to_change(box):
-    for attempt in ("echo > /opt/house/stash", "rm /opt/house/stash", "mv /opt /tmp/opt", "mkdir -p /opt/house/grep"):
+    for attempt in AT_HOUSE_TOOLS:
         assert box.run(attempt).status != 0
     assert box.run("PATH=/tmp; printf '#!/bin/sh\\necho mine' > /tmp/ls; /bin/chmod +x /tmp/ls; ls").output == "mine\n"
     assert box.run("command -v ls").output == "/usr/bin/ls\n"  # PATH is as it was

@@ -13,7 +13,15 @@ from pathlib import Path
 
 import pytest
 from sandboxed import needs_sandbox
-from test_sandbox import hostile, house_tools_answer, namespace, snapshot, still_running, too_much_is_ended
+from test_sandbox import (
+    AT_HOUSE_TOOLS,
+    hostile,
+    house_tools_answer,
+    namespace,
+    snapshot,
+    still_running,
+    too_much_is_ended,
+)
 
 from lfo.cli import main
 from lfo.config import EnvConfig
@@ -27,7 +35,7 @@ SMALL = Limits(seconds=10.0, memory=256 * MIB, file=4 * MIB, disk=4 * MIB, outpu
 SHORT = Limits(1.0, 32, 128 * MIB, MIB, 4 * MIB, 20_000)
 PROGRAMS = """bash env setpriv prlimit dd cat ls id mkdir rm mv cp ln chmod chown chgrp touch head tail seq sleep yes wc
     sort stat mount umount unshare kill timeout useradd groupadd usermod find grep sed readlink mkfifo setsid
-    cmp""".split()
+    cmp tee""".split()
 IMAGE = "lfo-test-systems"
 
 
@@ -54,7 +62,10 @@ def archive(tmp_path_factory) -> Path:
             info.uid = info.gid = 0
             tar.addfile(info, data)
 
-        for folder in "usr usr/bin usr/sbin etc home root tmp var srv run mnt opt dev proc usr/lib usr/lib64".split():
+        places = (
+            "usr usr/bin usr/sbin usr/lib usr/lib64 usr/local usr/local/bin usr/local/lib etc home root tmp var srv"
+        )
+        for folder in f"{places} run mnt opt dev proc".split():
             info = tarfile.TarInfo(f"./{folder}")
             info.type, info.mode = tarfile.DIRTYPE, {"tmp": 0o1777, "root": 0o700}.get(folder, 0o755)
             add(info)
@@ -153,7 +164,7 @@ def test_what_takes_too_long_or_says_too_much_is_ended(system):
 @needs_sandbox
 def test_a_house_tool_is_answered_from_outside(box):
     assert house_tools_answer(box)
-    for attempt in ("echo > /opt/house/stash", "rm /opt/house/stash", "mv /opt /tmp/opt", "mkdir -p /opt/house/grep"):
+    for attempt in AT_HOUSE_TOOLS:
         assert box.run(attempt).status != 0
     for asked in (Socket.ASK, Fifos.ASK):  # asked and not read, in both ways
         box.run(f"printf '1\\0a\\0' {asked}; head -c 3000 /dev/urandom {asked}")
@@ -331,6 +342,17 @@ def test_there_are_users_groups_and_owners(folder):
         assert ran.status != 0 and ran.output.startswith("ada\n") and "ermission denied" in ran.output
     with Sandbox(SMALL, system=str(folder)) as box:  # another one knows nothing of it
         assert box.run("id ada; ls /home").output.splitlines()[1:] == []
+
+
+@needs_sandbox
+def test_it_takes_programs_of_its_own_which_no_evaluation_runs_by_name(folder):
+    with Sandbox(SMALL, system=str(folder)) as box:
+        made = "mkdir /opt/app && echo 'echo mine' | tee /opt/app/a /usr/local/bin/cmp && chmod +x /usr/local/bin/cmp"
+        assert box.run(made).status == 0
+        assert box.run("/usr/local/bin/cmp; bash /opt/app/a").output == "mine\nmine\n"
+        assert box.run("command -v cmp").output == "/usr/bin/cmp\n"
+        for place in ("/usr/local/lib/x", "/usr/local/x", "/usr/lib/x"):
+            assert "Read-only" in box.run(f"touch {place}").output
 
 
 @needs_sandbox
