@@ -62,6 +62,7 @@ TABLES = {
     "09_real_model": "SmolLM2-135M by PPO's ten epochs of fifty, one run: greedy success on held-out tasks, with\n"
     "Wilson 95% intervals over the tasks; level 0 is all:",
     "09_ends": "How held-out tasks of skills end, in percent, before and after PPO, of the runs that were looked at:",
+    "09_ends_by_root": "The same on known templates alone, by the folder in which a task's tree is:",
     "10_factorial": "The public world, where 22% is chance and a constant answer wins half "
     "([notebook 10](../notebooks/10_public_world.ipynb)):",
     "10_knowledge": "What its world models know at the end, asked about a right and a wrong place of things (a coin\n"

@@ -14,9 +14,12 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import pandas as pd
 
+from lfo.config import EnvConfig
 from lfo.envs.shell.records import ShellTask
+from lfo.envs.shell.trees import ROOTS
 from lfo.evaluate import play_tasks
 from lfo.lab.epochs import training_stats
+from lfo.lab.hierarchy import tasks_of
 from lfo.lab.reading import TEMPLATE_NAMES, Runs, measurements, read_measurement, write_measurement
 from lfo.lab.shell_report import copied_paths
 from lfo.lab.untrained import untrained
@@ -78,22 +81,38 @@ def _played(player: Player, tasks: Sequence[ShellTask]) -> list[dict]:
     ]
 
 
-def end_table(runs: Runs) -> pd.DataFrame:
-    """How tasks end, in percent of an arm's held-out tasks, house tools left out, of all its runs together: before and
-    after training, on known and new templates. Runs without a measurement (`measure_ends`) are left out."""
+def end_table(runs: Runs, by: str = "split") -> pd.DataFrame:
+    """How tasks end, in percent of an arm's held-out tasks, house tools left out, of all its runs together, before and
+    after training; by: known and new templates, or `root`, the folder in which a task's tree is, of the known ones.
+
+    Runs without a measurement (`measure_ends`) are left out.
+    """
     measured = {arm: [folder for folder in folders if (Path(folder) / ENDS).exists()] for arm, folders in runs.items()}
     measured = {arm: folders for arm, folders in measured.items() if folders}
-    columns = ["arm", "tasks", "policy", *ALL_ENDS, "episodes"]
+    columns = ["arm", "tasks" if by == "split" else by, "policy", *ALL_ENDS, "episodes"]
     if not measured:
         return pd.DataFrame(columns=columns)
     data = measurements(measured, ENDS, "run `lfo.lab.shell_failures.measure_ends` on it")
+    data = data[data["skill"] != "house"]
+    if by == "split":
+        data = data.assign(tasks=data["split"].map(SPLIT_TITLES))
+    else:
+        roots = _roots(RunFolder(next(iter(measured.values()))[0]).config.env)
+        data = data[data["split"] == "validation"].assign(root=data["task_id"].map(roots))
     rows = []
-    skills = data[data["skill"] != "house"]
-    for (arm, split, policy), part in skills.groupby(["arm", "split", "policy"], sort=False):
-        shares = part["end"].value_counts(normalize=True)
-        row = {"arm": arm, "tasks": SPLIT_TITLES[split], "policy": policy}
-        rows.append(row | {end: 100 * shares.get(end, 0.0) for end in ALL_ENDS} | {"episodes": len(part)})
+    for names, part in data.groupby(columns[:3], sort=False):
+        shares = 100 * part["end"].value_counts(normalize=True)
+        row = dict(zip(columns[:3], names, strict=True))
+        rows.append(row | {end: shares.get(end, 0.0) for end in ALL_ENDS} | {"episodes": len(part)})
     return pd.DataFrame(rows, columns=columns)
+
+
+def _roots(env: EnvConfig, split: str = "validation") -> dict[str, str]:
+    """task_id -> the folder in which the task's tree is."""
+    return {
+        task.task_id: next((root for root in ROOTS[split] if root in task.initialization), "")
+        for task in tasks_of(env, split)
+    }
 
 
 # --- epochs ----------------------------------------------------------------------------------

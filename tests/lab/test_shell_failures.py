@@ -113,6 +113,17 @@ def test_ends_are_measured_once_and_without_house_tools_in_the_table(run, monkey
     assert set(table["episodes"]) == {2} and list(table.columns) == ["arm", *ALL_ENDS, "episodes"]
     known = table.loc["known templates (validation)"]
     assert known[MISCOPIED].to_dict() == {"before": 100, "after": 0} and known.loc["after", SUCCESS] == 50
+    trees = [
+        SimpleNamespace(task_id=f"t{i}", initialization=f"mkdir {root}") for i, root in enumerate(("ferry", "anvil"))
+    ]
+    monkeypatch.setattr(shell_failures, "tasks_of", lambda env, split: trees)
+    by_root = end_table({"ppo": [run]}, "root").set_index(["root", "policy"])
+    assert set(by_root["episodes"]) == {1} and by_root[SUCCESS].to_dict() == {
+        ("ferry", "before"): 0,
+        ("ferry", "after"): 0,
+        ("anvil", "before"): 0,
+        ("anvil", "after"): 100,
+    }
 
 
 SKILLS = ("sort", "sort", "house")
