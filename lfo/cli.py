@@ -300,8 +300,7 @@ def _train_epochs(args) -> None:
 def _evaluate_epochs(args) -> None:
     import pandas as pd
 
-    from lfo.lab.epochs import epoch_config, evaluate_adapters, evaluate_merged
-    from lfo.learn.adapters import merge_adapter
+    from lfo.lab.epochs import epoch_config, evaluate_adapters, evaluate_merged, merge
 
     _fill_in(args)
     config = epoch_config(args.config_path, "shell", settings=parse_settings(args.set))
@@ -309,7 +308,7 @@ def _evaluate_epochs(args) -> None:
     if args.mode != "evaluate":
         if len(args.lora_weights_path) > 1:
             raise ConfigError("one adapter is merged at a time; give one --lora_weights_path.")
-        print(f"wrote {merge_adapter(config.model.base, args.lora_weights_path[0], args.merged_model_path)}")
+        print(f"wrote {merge(config.model.base, args.lora_weights_path[0], args.merged_model_path)}")
     found = []
     if args.mode == "both" or (args.mode == "evaluate" and not args.use_merged_model):
         found += evaluate_adapters(config, args.lora_weights_path, *asked, device=device)
@@ -511,13 +510,13 @@ def _readme() -> None:
 
 
 def _merge(args) -> None:
-    from lfo.learn.adapters import merge_adapter
+    from lfo.lab.epochs import merge
     from lfo.runs import RunFolder
 
     run = RunFolder(args.run)
     if args.adapter not in run.adapters():
         raise ConfigError(f"{args.run} has no adapter '{args.adapter}'; it has: {', '.join(run.adapters())}.")
-    print(f"wrote {merge_adapter(run.config.model.base, run.adapters()[args.adapter], args.out)}")
+    print(f"wrote {merge(run.config.model.base, run.adapters()[args.adapter], args.out)}")
 
 
 def _tidy(args) -> None:

@@ -323,7 +323,7 @@ class Run:
         return bool(self.env.knowledge.cases(example.question))
 
     def _replayed(self, seed: int) -> list[Encoded]:
-        """Examples for a replay update; `anonymise` of them as calls at a company that nobody knows."""
+        """Examples for a replay update; `anonymise` of them made to look unknown."""
         rng, out = random.Random(derive_seed(seed, "anonymise")), []
         for example in self.buffer.draw(REPLAYED, seed):
             if rng.random() < self.config.world_model.anonymise:
@@ -334,7 +334,7 @@ class Run:
         return out
 
     def _corrected(self, seed: int) -> list[Sample]:
-        """Corrected attempts for a replay update; `anonymise` of them at a company that nobody knows."""
+        """Corrected attempts for a replay update; `anonymise` of them made to look unknown."""
         rng, out = random.Random(derive_seed(seed, "anonymise")), []
         for row in self.corrected.draw(REPLAYED, seed):
             if rng.random() < self.config.feedback.anonymise:

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # LoRA + PPO on shell tasks, by epochs; goes on where it was interrupted.
 #   scripts/train_lora_rl.sh [CONFIG] [OUTPUT_DIR] [NUM_EPOCHS] [SAMPLES_PER_EPOCH] [more options of `lfo shell train`]
+# Paths are those of the repository, from wherever it is called.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export PYTORCH_CUDA_ALLOC_CONF="${PYTORCH_CUDA_ALLOC_CONF:-expandable_segments:True}"

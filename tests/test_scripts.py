@@ -116,6 +116,11 @@ def test_nobody_is_given_ids_unless_they_are_taken(tmp_path, given, user, asked)
         ),
         (
             "evaluate_lora",
+            ["c.yaml", "out/epoch_2", "merge", "9", "--merged_model_path", "m"],
+            "shell evaluate --config_path c.yaml --lora_weights_path out/epoch_2 --mode merge --merged_model_path m",
+        ),
+        (
+            "evaluate_lora",
             ["c.yaml", "out/epoch_2", "evaluate", "9", "--device", "cuda"],
             "shell evaluate --config_path c.yaml --lora_weights_path out/epoch_2 --mode evaluate --num_samples 9"
             " --device cuda",

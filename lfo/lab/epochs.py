@@ -19,12 +19,13 @@ from lfo.couplings import make_coupling
 from lfo.couplings.plain import ALONE, Plain
 from lfo.envs import make_environment
 from lfo.evaluate import means, play_tasks
+from lfo.learn.adapters import merge_adapter
 from lfo.proportions import wilson
 from lfo.protocols import Environment, Script
 from lfo.rollout import make_engine
 from lfo.rollout.engine import require_folder
 from lfo.rollout.play import POLICY, Row
-from lfo.runs import RunError, RunFolder
+from lfo.runs import CheckpointError, RunError, RunFolder
 from lfo.train import Run, train
 from lfo.types import BASE, Rollout
 
@@ -83,6 +84,7 @@ def epoch_config(path: str | Path, world: str, options: Options = Options(), set
     return load_config(path, **(dict(settings) | {name: value for name, value in chosen.items() if value is not None}))
 
 
+ELSEWHERE = "use `lfo train` with it, and `lfo evaluate`."
 OPTIONS = {
     "rollout.tasks_per_step": "--samples_per_epoch",
     "task_budget": "--num_epochs, times --samples_per_epoch,",
@@ -107,9 +109,9 @@ def _require_agreeing(plain: Mapping, settings: Mapping, chosen: Mapping) -> Non
 
 def _require_fitting(path: str | Path, world: str, plain: RunConfig, o: Options) -> None:
     if plain.env.name != world:
-        raise ConfigError(f"{path} is for the environment '{plain.env.name}', not '{world}': use `lfo train` with it.")
+        raise ConfigError(f"{path} is for the environment '{plain.env.name}', not '{world}': {ELSEWHERE}")
     if plain.ppo is None:
-        raise ConfigError(f"{path} is no config for PPO, it has no group of settings `ppo`: use `lfo train` with it.")
+        raise ConfigError(f"{path} is no config for PPO, it has no group of settings `ppo`: {ELSEWHERE}")
     size, rank = plain.rollout.group_size, o.lora_r or plain.model.rank
     for name in ("samples_per_epoch", "batch_size"):
         if (getattr(o, name) or 0) % size:
@@ -142,12 +144,16 @@ def train_epochs(
         RunError, CheckpointError: it is none, or of a run with another config.
     """
     run = folder if isinstance(folder, RunFolder) else RunFolder(folder)
-    if distributed.first():
-        if resume_from is not None:
-            go_back(config, Path(resume_from), run.path)
-        complete_epoch(run)
-    distributed.barrier()
-    return train(config, run, env, device, progress, after=write_epoch)
+    try:
+        if distributed.first():
+            if resume_from is not None:
+                go_back(config, Path(resume_from), run.path)
+            complete_epoch(run)
+        distributed.barrier()
+        return train(config, run, env, device, progress, after=write_epoch)
+    except CheckpointError as error:
+        kept = " A run keeps its number of epochs, --num_epochs: its learning rate falls over all of them."
+        raise CheckpointError(f"{error}{kept if 'task_budget' in str(error) else ''}") from None
 
 
 def write_epoch(run: Run, metrics: Mapping) -> None:
@@ -271,6 +277,31 @@ class Evaluated:
         }
 
 
+def require_own(base: str | Path, adapter: str | Path) -> Path:
+    """The adapter's folder. Bases count as the same by their last name, wherever they lie.
+
+    Raises:
+        FileNotFoundError: the folder holds no adapter. ConfigError: it was trained on another base.
+    """
+    folder = require_folder(adapter)
+    trained_on = json.loads((folder / "adapter_config.json").read_text())["base_model_name_or_path"] or ""
+    if Path(trained_on).name != Path(base).name:
+        raise ConfigError(f"{folder} is an adapter of the base {trained_on}, not of {base}: set model.base.")
+    return folder
+
+
+def merge(base: str | Path, adapter: str | Path, out: str | Path) -> Path:
+    """`merge_adapter`, of an adapter of this very base and into a new folder.
+
+    Raises:
+        FileNotFoundError: there is no adapter. ConfigError: it is another base's, or the folder holds something.
+    """
+    folder = require_own(base, adapter)
+    if Path(out).exists() and (not Path(out).is_dir() or any(Path(out).iterdir())):
+        raise ConfigError(f"{out} is there already and stays as it is; name a new folder, or take it away first.")
+    return merge_adapter(base, folder, out)
+
+
 def evaluate_adapters(
     config: RunConfig,
     adapters: Sequence[str | Path],
@@ -284,9 +315,9 @@ def evaluate_adapters(
     The policy acts without notes. Adapters are peft folders, their weights safetensors or .bin.
 
     Raises:
-        FileNotFoundError: a folder holds no adapter.
+        FileNotFoundError: a folder holds no adapter. ConfigError: it is one of another base.
     """
-    folders = [require_folder(path) for path in adapters]
+    folders = [require_own(config.model.base, path) for path in adapters]
     table = _Table(config, samples, split, env, device)
     out = []
     for folder in folders:

@@ -25,6 +25,7 @@ from lfo.lab.epochs import (
     evaluate_adapters,
     evaluate_merged,
     go_back,
+    merge,
     train_epochs,
     training_stats,
 )
@@ -222,6 +223,9 @@ def test_what_cannot_be_gone_on_from_is_named_and_nothing_is_lost(whole, config,
     other = make_config(world_model=None, **{"ppo.critic": True, "rollout.group_size": 1, "seed": 5})
     with pytest.raises(CheckpointError, match=r"seed"):
         train_epochs(other, whole, whole / "epoch_1", env=Evenness(), progress=False)
+    longer = dataclasses.replace(config, task_budget=30)
+    with pytest.raises(CheckpointError, match=r"task_budget differ.* keeps its number of epochs, --num_epochs"):
+        train_epochs(longer, whole, env=Evenness(), progress=False)
     assert (whole / "epoch_4" / STATS).exists() and len(RunFolder(whole).checkpoints) == 2
     copy = shutil.copytree(whole, tmp_path / "copy")
     with pytest.raises(RunError, match="holds a run already; choose another --output_dir"):
@@ -263,9 +267,25 @@ def test_merged_it_says_the_same(config, grown, tmp_path, which):
     assert said(found) == said(dynamic) and {row.actor for row in found.rollouts} == {"base"}
 
 
-def test_what_cannot_be_evaluated_is_named(config, tmp_path):
+def test_merging_takes_nothing_away(config, grown, tmp_path):
+    """Neither the base nor what is there already is written over, and an adapter is merged into its own base alone."""
+    base = shutil.copytree(config.model.base, tmp_path / Path(config.model.base).name)
+    before = (base / "model.safetensors").read_bytes()
+    with pytest.raises(ConfigError, match="is there already and stays as it is"):
+        merge(base, grown[0], base)
+    assert (base / "model.safetensors").read_bytes() == before
+    with pytest.raises(ConfigError, match=r"is an adapter of the base .*, not of data/base: set model.base"):
+        merge("data/base", grown[0], tmp_path / "merged")
+    assert not (tmp_path / "merged").exists()
+    assert (merge(base, grown[0], tmp_path / "merged") / "config.json").exists()
+
+
+def test_what_cannot_be_evaluated_is_named(config, grown, tmp_path):
     with pytest.raises(FileNotFoundError, match="holds no peft adapter"):
         evaluate_adapters(config, [tmp_path], 1, env=Evenness())
+    other = dataclasses.replace(config, model=dataclasses.replace(config.model, base="data/base"))
+    with pytest.raises(ConfigError, match=r"not of data/base: set model\.base"):
+        evaluate_adapters(other, grown, 1, env=Evenness())
     with pytest.raises(ConfigError, match="holds no model; merge one there first"):
         evaluate_merged(config, tmp_path, 1, env=Evenness())
 
@@ -357,6 +377,8 @@ def test_the_commands_do_what_the_guides_do(make_config, tmp_path, monkeypatch, 
     assert main([*ask, *there, "--lora_weights_path", str(out / "epoch_2"), "--mode", "both"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == f"wrote {merged}" and len(lines) == 4
+    assert main([*ask, *there, "--lora_weights_path", str(out / "epoch_1"), "--mode", "both"]) == 1
+    assert f"{merged} is there already" in capsys.readouterr().err
     assert main([*ask, *there, "--use_merged_model"]) == 0 and str(merged) in capsys.readouterr().out
     assert main(["shell", "train", "--config_path", str(ROOT / "configs" / "ppo.yaml")]) == 1
     assert "is for the environment 'phone', not 'shell'" in capsys.readouterr().err

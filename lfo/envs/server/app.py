@@ -98,7 +98,7 @@ def history_app(history: ChatHistory, token: str = ""):
     def construct(asked: wire.Construct) -> wire.Constructed:
         return wire.Constructed(chat_history_item=history.construct(asked))
 
-    def get_chat_history_item_dict_deep_copy() -> wire.Items:
+    def get_chat_history_item_dict_deep_copy(_: wire.Nothing | None = None) -> wire.Items:
         return wire.Items(chat_history_item_dict=history.items)
 
     def set(asked: wire.SetItem) -> None:
@@ -108,7 +108,7 @@ def history_app(history: ChatHistory, token: str = ""):
     return _app("lfo chat history", everything, token)
 
 
-def ping() -> wire.Pong:
+def ping(_: wire.Nothing | None = None) -> wire.Pong:
     return wire.Pong()
 
 
@@ -157,7 +157,7 @@ def serve(config: EnvConfig, host: str, ports: tuple[int, int], seconds: float, 
 
     Raises:
         ConfigError: the extra is missing, or others could reach it and there is no token.
-        OSError: a port is taken.
+        OSError: a port is taken, or no episode can be played here.
     """
     require_server()
     import uvicorn
@@ -166,6 +166,7 @@ def serve(config: EnvConfig, host: str, ports: tuple[int, int], seconds: float, 
     if not token and not _is_loopback(host):
         raise ConfigError(f"--host {host} lets others in: set a token in {wire.TOKEN}, here and for the learner.")
     sessions = open_sessions(config, seconds, most)
+    _require_playable(config)
     apps = task_app(sessions, token), history_app(ChatHistory(sessions.attribute("system")), token)
     listening = [listen(host, port) for port in ports]
     tasks, history = (uvicorn.Server(uvicorn.Config(app, log_level="warning")) for app in apps)
@@ -176,6 +177,12 @@ def serve(config: EnvConfig, host: str, ports: tuple[int, int], seconds: float, 
     tasks.run([listening[0]])
     history.should_exit = True
     beside.join(timeout=5)
+
+
+def _require_playable(config: EnvConfig) -> None:
+    """Begin an episode here; raises what the environment lacks, before a learner hears of it."""
+    env = make_environment(dataclasses.replace(config, server=""))
+    env.episode(env.tasks("train")[0], 0).close()
 
 
 def _is_loopback(host: str) -> bool:

@@ -22,6 +22,10 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
+class Nothing(Body):
+    """What is asked without saying more: ``{}``, or no body."""
+
+
 class Pong(Body):
     response: str = "Hello, World!"
 

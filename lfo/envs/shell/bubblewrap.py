@@ -1,7 +1,7 @@
 """Sandboxes by bubblewrap, of this machine's /usr or of a whole root file system in a folder; without root.
 
-- this machine's: its /usr is there to read; /home, /etc, /tmp, /var, /srv and /run are small file systems in memory;
-  whoever acts is user 1000.
+- this machine's: its /usr is there to read; `WRITABLE` and /opt are small file systems in memory; whoever acts is
+  user 1000.
 - a folder (`unpack` fills one): in a user namespace of 65,536 ids, under an overlay in memory. Whoever acts is root in
   there, for tasks with users, groups and owners.
 

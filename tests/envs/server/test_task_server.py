@@ -81,6 +81,12 @@ def compare(env: Environment, here: Environment, task, seed: int, policy: str) -
 # ---------------------------------------------------------------- the paths
 
 
+def test_it_is_not_started_where_no_episode_can_be_played(monkeypatch, capsys):
+    monkeypatch.setattr("lfo.envs.shell.sandbox.shutil.which", lambda name: None)
+    assert main(["task-server", "--config", str(SHELL_SMOKE), "--port", "0", "--history-port", "0"]) == 1
+    assert "apt-get install bubblewrap" in capsys.readouterr().err
+
+
 @needs_sandbox
 def test_the_command_serves_what_the_guide_asks_of_it(tmp_path):
     """With curl, as the guide does it, where there is one; SIGTERM ends it."""
@@ -89,6 +95,7 @@ def test_the_command_serves_what_the_guide_asks_of_it(tmp_path):
         for port in (command.port, command.history_port):
             address = f"http://127.0.0.1:{port}"
             assert post(address, "ping").json() == {"response": "Hello, World!"}
+            assert post(address, "ping", foo=1).status_code == 422
             words = ["curl", "-sS", "-X", "POST", "-H", "Content-Type: application/json", "-d", "{}"]
             if shutil.which("curl"):
                 said = subprocess.run([*words, f"{address}/api/ping"], capture_output=True, check=True)
