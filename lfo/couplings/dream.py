@@ -1,6 +1,6 @@
 """`dream`: the policy also practises on calls that the world model answers (Dyna, Sutton 1991).
 
-Everything but the answer is real: nobody is called, but the form is still answered, or declined, by the user. Success is
+Everything but the answer is real: nobody is called; the form is still answered, or declined, by the user. Success is
 read off the imagined replies, and a policy will find whatever a world model is too optimistic about, so it is read
 conservatively: a call is imagined several times, and enough of the replies must say so.
 """
