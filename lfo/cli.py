@@ -259,14 +259,20 @@ def _certify(args) -> None:
     from lfo.envs.shell.oracle import certify
 
     world = draw_world(args.seed)
-    _print_verdicts(certify(world.tasks, world.house, system=args.sandbox))
+    verdicts = certify(world.tasks, world.house, system=args.sandbox)
+    _print_verdicts(verdicts)
+    if any(verdict.problem for verdict in verdicts):
+        raise ValueError("not every task is certified.")
 
 
 def _import(args) -> None:
     from lfo.envs.shell.oracle import certify
     from lfo.envs.shell.public import read_public
 
-    _print_verdicts(certify(read_public(args.file), system=args.sandbox))
+    tasks, problems = read_public(args.file)
+    for problem in problems:
+        print(problem)
+    _print_verdicts(certify(tasks, system=args.sandbox), unread=len(problems))
 
 
 def _root(args) -> None:
@@ -276,11 +282,12 @@ def _root(args) -> None:
     print(f"{folder} can be used: --set env.sandbox={folder}, or lfo shell certify --sandbox {folder}")
 
 
-def _print_verdicts(verdicts) -> None:
+def _print_verdicts(verdicts, unread: int = 0) -> None:
     for verdict in verdicts:
         if verdict.problem:
             print(f"{verdict.task.task_id} ({verdict.task.sample_index}): {verdict.problem}")
-    print(f"{sum(not verdict.problem for verdict in verdicts)} of {len(verdicts)} tasks certified")
+    certified, count = sum(not verdict.problem for verdict in verdicts), len(verdicts) + unread
+    print(f"{certified} of {count} tasks certified" + (f", {unread} of them cannot be read" if unread else ""))
 
 
 def _train_epochs(args) -> None:

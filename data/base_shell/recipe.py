@@ -274,8 +274,8 @@ file by chance as a machine is called. `data/base_shell/recipe.py` is the recipe
 step {step} of {steps}, {tokens} tokens a step. They were not made by it in one go: the run was stopped and went
 on with other schedules at steps 700, 900, 1300 and 1700; up to step 1300 a third as many exercises were copied and
 made-up words were of syllables only, and the tokenizer was built when 7,152 transcripts were played; so they cannot
-be made again to the bit. More steps help: names that are cut in an unusual way are not
-copied yet.
+be made again to the bit. Tokens that are stages on the way to longer ones (`past`, of `paste`) were hardly ever read:
+names that are cut into them (`pasture`) are not copied, and more steps will not mend that.
 
 **What was measured** on the first {tasks} tasks of each split of world 0, nothing trained:
 

@@ -11,7 +11,7 @@ from lfo.envs.shell.environment import ShellEnvironment
 from lfo.envs.shell.episode import BASH, FINISH
 from lfo.envs.shell.machines import Desk, HiddenHouse
 from lfo.envs.shell.records import ShellTask
-from lfo.envs.shell.sandbox import Sandbox
+from lfo.envs.shell.sandbox import Sandbox, require_system
 from lfo.envs.shell.systems import AS_USUAL, Limits, SandboxError
 from lfo.types import Call, Turn
 
@@ -34,6 +34,7 @@ def certify(
     Raises:
         SandboxError: there can be no sandbox here.
     """
+    require_system(system)
     with ThreadPoolExecutor(AT_ONCE) as pool:
         return list(pool.map(lambda task: Verdict(task, problem(task, house, limits, system)), tasks))
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from collections import Counter
 
 import pytest
@@ -16,7 +17,7 @@ from lfo.envs.shell.records import EvaluationInfo, PublicTask, ShellTask, bash
 from lfo.envs.shell.sandbox import Sandbox
 from lfo.envs.shell.tasks import EACH
 from lfo.envs.shell.templates import SKILLS
-from lfo.types import RecordError, from_json, to_json
+from lfo.types import from_json, to_json
 
 
 def test_there_are_enough_of_every_kind(shell_world):
@@ -175,15 +176,21 @@ def public(tmp_path):
         ({"3": {k: v for k, v in LIFELONG.items() if k != "sample_index"} | {"raw_entry_hash": 1}}, [3]),
         (json.dumps(LIFELONG) + "\n" + json.dumps(COUNTING) + "\n", [5, 1]),
         ([COUNTING], [0]),
-        ([], []),
     ],
 )
 def test_public_schemas_are_read(public, text, indices):
-    assert [task.sample_index for task in read_public(public(text))] == indices
+    tasks, problems = read_public(public(text))
+    assert [task.sample_index for task in tasks] == indices and problems == []
+
+
+@pytest.mark.parametrize("task", [LIFELONG, COUNTING])
+def test_unknown_keys_are_left_aside(public, task):
+    more = {k: v | {"more": 1} if isinstance(v, dict) else v for k, v in task.items()} | {"more": {"a": []}}
+    assert read_public(public([more])) == read_public(public([task]))
 
 
 def test_fields_that_python_wrote_are_read(public):
-    quoted = {k: str(v) if isinstance(v, dict | list) else v for k, v in LIFELONG.items()}
+    quoted = {k: str(v) if isinstance(v, dict | list) else v for k, v in LIFELONG.items()} | {"more": "{1, 2}"}
     assert read_public(public([quoted])) == read_public(public([LIFELONG]))
 
 
@@ -192,6 +199,32 @@ def test_imported_tasks_are_certified(public, capsys):
     wrong = LIFELONG | {"initialization_command_item": {"command_name": "bash", "script": "touch a"}}
     assert main(["shell", "import", public([LIFELONG, COUNTING, wrong])]) == 0
     assert capsys.readouterr().out == "public-0002 (5): doing nothing passes\n2 of 3 tasks certified\n"
+    assert main(["shell", "import", path := public([LIFELONG, 3, {**COUNTING, "create": {}}, LIFELONG])]) == 0
+    assert capsys.readouterr().out == (
+        f"{path}, the task that begins in line 23: a task must be an object.\n"
+        f"{path}, the task that begins in line 24, create.init: field required.\n"
+        "2 of 4 tasks certified, 2 of them cannot be read\n"
+    )
+
+
+@needs_sandbox
+def test_our_own_tasks_must_all_be_certified(shell_world, monkeypatch, capsys):
+    good = next(task for task in shell_world.tasks if task.skill_list == ("wc",))
+    bad = dataclasses.replace(good, neighbour=good.ground_truth)
+    for tasks, status in (([good], 0), ([good, bad], 1)):
+        world = dataclasses.replace(shell_world, tasks=tasks)
+        monkeypatch.setattr("lfo.envs.shell.draw_world", lambda _, world=world: world)
+        assert main(["shell", "certify"]) == status
+        said = capsys.readouterr()
+        assert f"1 of {len(tasks)} tasks certified\n" in said.out and bool(said.err) == bool(status)
+
+
+@pytest.mark.parametrize("command", ["certify", "import"])
+def test_a_sandbox_that_cannot_be_had_is_said_once(public, command, capsys):
+    file = [public([LIFELONG, COUNTING])] if command == "import" else []
+    assert main(["shell", command, *file, "--sandbox", "podman:foo"]) == 1
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.count("\n") == 1
 
 
 @needs_sandbox
@@ -205,7 +238,7 @@ def test_imported_tasks_are_certified(public, capsys):
 )
 def test_answers_are_compared_as_agent_bench_does(public, script, wanted, right, wrong):
     check = [None, {"language": "python", "file": f"check/{script}"}]
-    [task] = read_public(public([COUNTING | {"evaluation": {"check": check, "example": f"echo '{wanted}'"}}]))
+    [task], _ = read_public(public([COUNTING | {"evaluation": {"check": check, "example": f"echo '{wanted}'"}}]))
     assert problem(task) == "" and ANSWER in task.instruction
     with Sandbox() as box:
         for answers, passes in ((right, True), (wrong, False)):
@@ -217,7 +250,7 @@ def test_answers_are_compared_as_agent_bench_does(public, script, wanted, right,
 @needs_sandbox
 def test_a_task_whose_right_answer_is_nothing_is_none(public):
     check = [None, {"language": "python", "file": "check/string-match.py"}]
-    [task] = read_public(public([COUNTING | {"evaluation": {"check": check, "example": "true"}}]))
+    [task], _ = read_public(public([COUNTING | {"evaluation": {"check": check, "example": "true"}}]))
     assert problem(task) == "the ground truth does not pass"
 
 
@@ -226,22 +259,58 @@ def test_a_task_whose_right_answer_is_nothing_is_none(public):
     [
         (
             [LIFELONG, {**LIFELONG, "evaluation_info": {}}],
-            r"line 23, evaluation_info, evaluation_command_item: field req",
+            r"line 23, evaluation_info\.evaluation_command_item: field req",
         ),
         ([{**LIFELONG, "instruction": 3}], r"line 2, instruction: .* string"),
-        (json.dumps(LIFELONG) + "\n{]", r"line 2: this is no JSON"),
-        ("[3]", r"line 1: a task must be an object"),
-        ([{**LIFELONG, "initialization_command_item": {"command_name": "zsh", "script": ""}}], r"'zsh' cannot be run"),
-        ([{**COUNTING, "create": {}}], r"line 2, create, init: field required"),
+        ([3], r"line 2: a task must be an object"),
+        (
+            [{**LIFELONG, "initialization_command_item": {"command_name": "zsh", "script": ""}}],
+            r"line 2, initialization_command_item\.command_name: 'zsh' cannot be run",
+        ),
+        ({"1": LIFELONG, "b": {k: v for k, v in LIFELONG.items() if k != "sample_index"}}, r"line 23, sample_index: "),
+        ([{**COUNTING, "create": {}}], r"line 2, create\.init: field required"),
         (
             [COUNTING | {"evaluation": {**COUNTING["evaluation"], "check": [None, {"language": "x", "file": "y"}]}}],
-            "'y' is not known; integer-match.py, string-match.py, size-match.py are",
+            r"evaluation\.check\.1\.file: 'y' is not known; integer-match.py, string-match.py, size-match.py are",
         ),
     ],
 )
 def test_what_is_no_task_is_named_by_line_and_field(public, text, message):
-    with pytest.raises(RecordError, match=message):
-        read_public(public(text))
+    tasks, [said] = read_public(public(text | {"9": LIFELONG} if isinstance(text, dict) else [*text, LIFELONG]))
+    assert re.search(message, said) and [task.sample_index for task in tasks] == [5] * len(text)
+
+
+ONE = json.dumps(LIFELONG)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (f"{ONE}\n{{]", r"line 2: this is no JSON"),
+        (f"{ONE},\n{ONE}", r"line 1: this is no JSON"),
+        (f"{ONE}\ngarbage", r"line 2: this is no JSON"),
+        (f"[\n{ONE},", r"line 2: this is no JSON"),
+        (f"[{ONE}\n", r"line 2: this is no JSON"),
+        (f"[{ONE}]\ngarbage", r"line 2: this is no JSON"),
+        (f"[{ONE}\n{ONE}]", r"line 2: this is no JSON"),
+        (f'{{"7":\n{ONE}', r"line 2: this is no JSON"),
+        (f'{{"7": {ONE}}}\n}}', r"line 2: this is no JSON"),
+        ("", r"set\.json holds no task"),
+        (" \n", r"set\.json holds no task"),
+        ([], r"set\.json holds no task"),
+        ([3, 3], r"(?s)set\.json holds no task.*line 2: .*line 3: "),
+    ],
+)
+def test_a_file_that_is_not_whole_or_holds_no_task_is_refused(public, text, message, capsys):
+    assert main(["shell", "import", public(text)]) == 1
+    said = capsys.readouterr()
+    assert said.out == "" and re.search(message, said.err)
+
+
+def test_a_file_that_is_no_utf_8_is_refused(tmp_path, capsys):
+    (tmp_path / "set.json").write_bytes(f"[\n{ONE},\n".encode() + "ä".encode("latin-1") + b"]")
+    assert main(["shell", "import", str(tmp_path / "set.json")]) == 1
+    assert "set.json, line 3: this is not UTF-8 text" in capsys.readouterr().err
 
 
 def test_a_missing_file_is_named(tmp_path, capsys):
