@@ -119,13 +119,15 @@ def skill_figure(levels: pd.DataFrame, skills: pd.DataFrame) -> plt.Figure:
     fig = plt.figure(figsize=(13, 8), layout="constrained")
     above, below = fig.subfigures(2, 1)
     axes = above.subplots(1, 2, sharey=True)
+    arms = list(dict.fromkeys(levels["arm"]))
+    colors = dict(zip(arms, sns.color_palette("tab20" if len(arms) > 10 else None, len(arms)), strict=True))
     for ax, title in zip(axes, HELD_OUT.values(), strict=True):
         part = levels[levels["tasks"] == title]
         for i, (arm, one) in enumerate(part.groupby("arm", sort=False)):
             error = np.vstack([one["success"] - one["low"], one["high"] - one["success"]]).clip(min=0)
             width = 0.8 / part["arm"].nunique()
             x = one["level"] + (i + 0.5) * width - 0.4
-            ax.bar(x, one["success"], 0.95 * width, yerr=error, error_kw={"lw": 1}, label=arm)
+            ax.bar(x, one["success"], 0.95 * width, yerr=error, error_kw={"lw": 1}, label=arm, color=colors[arm])
         ax.set(title=title, xlabel="level", xticks=LEVELS, ylim=(0, 1.02))
         ax.grid(axis="x", visible=False)
     axes[0].set_ylabel("success, greedy, 95%")
