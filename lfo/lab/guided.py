@@ -1,22 +1,18 @@
 """Feedback while a run trains: who succeeds with it and without, in which place of a group, and why the others fail.
 
-And what notebook 08 makes of it: which runs there are, and an answer to each of its questions.
+And what notebook 08 makes of it: an answer to each of its questions.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 import matplotlib.pyplot as plt
 import pandas as pd
 import seaborn as sns
 
-from lfo.config import RunConfig
-from lfo.lab.reading import SPLIT_NAMES, Runs, aligned, by_run, count_runs, frame
-from lfo.lab.small_factorial import finished
-from lfo.lab.sweep import by_arm
+from lfo.lab.reading import SPLIT_NAMES, Runs, aligned, by_run, count_runs, frame, spending
 from lfo.lab.verdicts import Claim
 from lfo.runs import RunFolder
 
@@ -74,21 +70,26 @@ def training_figure(runs: Runs) -> plt.Figure:
     return fig
 
 
-# --- what notebook 08 makes of it ------------------------------------------------------------
+def pace_table(runs: Runs, reference: str = "reference") -> pd.DataFrame:
+    """Arm by arm: wall seconds per sampled task, as multiples of the reference's, evaluation left out; medians.
 
-
-def standing(wanted: Mapping[Path, RunConfig], grid: str) -> str:
-    """How many of the runs that a grid asks for are finished, and of which arms some are missing, in a sentence.
-
-    Runs without adapters count: they are what a clone brings along.
+    A run is held against the reference's of the same world and seed, where both were made on the same kind of machine
+    (cores, instruction set, precision), not necessarily with the same load; nan where there is no such pair.
     """
-    arms, there = by_arm(wanted), finished(wanted)
-    done = {arm: len(there.get(arm, ())) for arm in arms}
-    if not any(done.values()):
-        return f"None of the {len(wanted)} runs of {grid} is finished: there is nothing to show yet."
-    said = f"{sum(done.values())} of the {len(wanted)} runs of {grid} are finished"
-    missing = [f"{arm} {done[arm]} of {len(folders)}" for arm, folders in arms.items() if done[arm] < len(folders)]
-    return f"{said}; {', '.join(missing)}." if missing else f"{said}."
+    table = pd.DataFrame([{"arm": arm} | _pace(RunFolder(one)) for arm, folders in runs.items() for one in folders])
+    first, alike = table[table["arm"] == reference], [name for name in table if name not in ("arm", "pace")]
+    pairs = table.merge(first.drop(columns="arm"), on=alike, how="left", suffixes=("", " of the reference"))
+    pairs["seconds, multiple"] = pairs["pace"] / pairs["pace of the reference"]
+    return pairs.groupby("arm", sort=False)["seconds, multiple"].median().reset_index()
+
+
+def _pace(run: RunFolder) -> dict:
+    *_, (seconds, last) = spending(run, "seconds")
+    made = {name: run.provenance.get(name) for name in ("machine", "instructions", "bf16")}
+    return {"world": run.config.env.world_seed, "seed": run.config.seed, "pace": seconds / last["tasks"]} | made
+
+
+# --- what notebook 08 makes of it ------------------------------------------------------------
 
 
 def second_attempt(within: pd.DataFrame, arm: str) -> str:

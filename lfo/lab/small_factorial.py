@@ -1,50 +1,27 @@
 """Who says the notes, and who is trained, in one world and few runs: the factorial of notebooks 09 and 10.
 
-The statistics are those of the phone's (`lfo.lab.hierarchy`). Reads run folders alone, also of runs that are not all
-finished, and without adapters; `second_attempts` plays. `splits` are those that are shown, each with its title.
+The statistics are those of the phone's (`lfo.lab.hierarchy`). Reads run folders alone, of those that are finished
+(`lfo.lab.sweep.finished`), also without adapters; `second_attempts` plays. `splits` are those that are shown, each with
+its title.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 
 import matplotlib.pyplot as plt
 import pandas as pd
 
-from lfo.config import RunConfig, as_dict
 from lfo.lab.attempts import measure_attempts
 from lfo.lab.factorial import FROZEN, NOTHING, TRUTH, WORLD_MODEL, about, draw_bars
 from lfo.lab.hierarchy import Finding, Measure, Study, curves_of, final, lead, middle, number, read_curves, tasks_of
 from lfo.lab.reading import Runs
-from lfo.lab.sweep import by_arm
 from lfo.runs import RunFolder
 
 NOTES = (NOTHING, "table", WORLD_MODEL, "feedback", TRUTH)
 COLUMNS = "arm notes policy split success low high runs".split()
 Splits = Mapping[str, str]
-
-
-def finished(chosen: Mapping[Path, RunConfig], parts: int = 1) -> dict[str, list[Path]]:
-    """Of a grid's runs those that were evaluated at the end of their budget, as `by_arm`; also without adapters."""
-    return by_arm((folder for folder, config in chosen.items() if evaluated(RunFolder(folder), config)), parts)
-
-
-def evaluated(run: RunFolder, config: RunConfig) -> bool:
-    """Whether this very config was evaluated there at the end of its budget."""
-    written = all((run.path / name).exists() for name in ("config.json", "metrics.jsonl"))
-    if not written or as_dict(run.config) != as_dict(config):
-        return False
-    return any(row["kind"] == "outcomes" and row["tasks"] >= config.task_budget for row in run.metrics())
-
-
-def progress(chosen: Mapping[Path, RunConfig]) -> str:
-    """How many runs are finished, and of which arms some are missing, in a sentence."""
-    done, wanted = finished(chosen), by_arm(chosen)
-    lacking = [f"{arm} ({len(done.get(arm, ()))} of {len(f)})" for arm, f in wanted.items() if done.get(arm) != f]
-    rest = f"; still to be run: {', '.join(lacking)}" if lacking else ""
-    return f"{sum(map(len, done.values()))} of {len(chosen)} runs are finished{rest}."
 
 
 def summary(runs: Runs, splits: Splits, by: str) -> pd.DataFrame:

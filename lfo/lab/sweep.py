@@ -92,6 +92,27 @@ def by_arm(folders: Iterable[str | Path], parts: int = 1) -> dict[str, list[Path
     return arms
 
 
+def finished(chosen: Mapping[Path, RunConfig], parts: int = 1) -> dict[str, list[Path]]:
+    """Of a grid's runs those that were evaluated at the end of their budget, as `by_arm`; also without adapters."""
+    return by_arm((folder for folder, config in chosen.items() if _evaluated(RunFolder(folder), config)), parts)
+
+
+def _evaluated(run: RunFolder, config: RunConfig) -> bool:
+    """Whether this very config was evaluated there at the end of its budget."""
+    written = all((run.path / name).exists() for name in ("config.json", "metrics.jsonl"))
+    if not written or as_dict(run.config) != as_dict(config):
+        return False
+    return any(row["kind"] == "outcomes" and row["tasks"] >= config.task_budget for row in run.metrics())
+
+
+def progress(chosen: Mapping[Path, RunConfig]) -> str:
+    """How many runs are finished, and of which arms some are missing, in a sentence."""
+    done, wanted = finished(chosen), by_arm(chosen)
+    lacking = [f"{arm} ({len(done.get(arm, ()))} of {len(f)})" for arm, f in wanted.items() if done.get(arm) != f]
+    rest = f"; still to be run: {', '.join(lacking)}" if lacking else ""
+    return f"{sum(map(len, done.values()))} of {len(chosen)} runs are finished{rest}."
+
+
 def seeded(config: RunConfig, seeds: list[int], out: str | Path) -> dict[Path, RunConfig]:
     """The same config with several seeds: ``out/<name>/seed<k>`` -> config."""
     return {Path(out) / config.name / f"seed{s}": dataclasses.replace(config, seed=s) for s in seeds}

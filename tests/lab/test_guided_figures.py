@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import json
 from pathlib import Path
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 import pytest
 from test_factorial import add_steps, write_run
 
-from lfo.config import RunConfig, build
-from lfo.lab import small_factorial, tables
+from lfo.lab import tables
 from lfo.lab.factorial import factorial_table, level_table, summary
 from lfo.lab.guided import (
     OPEN,
@@ -21,9 +22,9 @@ from lfo.lab.guided import (
     UNDECIDED,
     feedback_table,
     guided_runs,
+    pace_table,
     question_table,
     second_attempt,
-    standing,
     training_figure,
 )
 from lfo.lab.reading import SPLIT_NAMES
@@ -65,28 +66,20 @@ def test_a_row_per_arm_with_feedback(runs):
     plt.close(fig)
 
 
-# --- which runs there are --------------------------------------------------------------------
+def made_on(folder: Path, instructions: str, seconds: float) -> None:
+    provenance = {"machine": "two cores", "instructions": instructions, "bf16": False}
+    (folder / "provenance.json").write_text(json.dumps(provenance))
+    add_steps(folder, {"seconds": {"rollout": seconds, "replay": seconds}})
 
 
-@pytest.fixture
-def finished(monkeypatch):
-    """finished(paths): these runs are, no others."""
-
-    def make(paths):
-        monkeypatch.setattr(small_factorial, "evaluated", lambda run, config: run.path in set(paths))
-
-    return make
-
-
-def test_what_is_missing_is_named(tmp_path, finished):
-    config = build(RunConfig, {})
-    wanted = {tmp_path / arm / f"seed{k}": config for arm in ("a", "b", "c") for k in range(2)}
-    a, b, c = ([path for path in wanted if path.parent.name == arm] for arm in "abc")
-    assert standing(wanted, "g.yaml") == "None of the 6 runs of g.yaml is finished: there is nothing to show yet."
-    finished([*a, b[0]])
-    assert standing(wanted, "g.yaml") == "3 of the 6 runs of g.yaml are finished; b 1 of 2, c 0 of 2."
-    finished([*a, *b, *c])
-    assert standing(wanted, "g.yaml") == "6 of the 6 runs of g.yaml are finished."
+def test_seconds_are_compared_on_one_kind_of_machine_only(runs):
+    (one, other), (same, else_where) = runs["baseline"], runs["feedback"]
+    for folder, seconds in ((one, 1.0), (other, 1.0), (same, 3.0), (else_where, 50.0)):
+        made_on(folder, "AVX512" if folder == else_where else "AVX2", seconds)
+    table = pace_table(runs, "baseline").set_index("arm")["seconds, multiple"]
+    assert list(table) == pytest.approx([1, 3]), "the slow machine's run is held against nothing"
+    made_on(same, "AVX512", 3.0)
+    assert np.isnan(pace_table(runs, "baseline").set_index("arm")["seconds, multiple"]["feedback"])
 
 
 # --- the questions ---------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from lfo.lab.factorial import FROZEN, TRAINED
 from lfo.lab.public_world import SPLITS
 from lfo.lab.reading import write_measurement
 from lfo.lab.small_factorial import NOTES
-from lfo.lab.sweep import read_grid
+from lfo.lab.sweep import finished, progress, read_grid
 from lfo.proportions import wilson
 from lfo.runs import RunFolder
 from lfo.types import Call, Malformed, Outcome, Rollout, StopReason, Turn
@@ -54,7 +54,7 @@ def write_run(folder: Path, config) -> None:
 
 @pytest.fixture
 def runs(chosen):
-    return small_factorial.finished(chosen)
+    return finished(chosen)
 
 
 def test_a_sweep_ends_with_the_summary_of_its_own_splits(runs):
@@ -119,12 +119,12 @@ def test_where_nothing_is_finished_it_says_so(chosen):
     assert len(public_world.knowledge_table({})) == 0
     plt.close(small_factorial.factorial_figure(found, SPLITS, "who"))
     assert len(small_factorial.second_attempts({}, SPLITS, "thing")) == 0
-    said = small_factorial.progress(chosen)
+    said = progress(chosen)
     assert said.startswith("8 of 36 runs are finished; still to be run: table_frozen (0 of 3), ")
     assert "imagine (2 of 3)" in said and "truth_frozen" not in said
     other = {folder: dataclasses.replace(config, seed=7) for folder, config in chosen.items()}
-    assert small_factorial.finished(other) == {}, "a run of other settings is another run"
-    assert small_factorial.progress({}) == "0 of 0 runs are finished."
+    assert finished(other) == {}, "a run of other settings is another run"
+    assert progress({}) == "0 of 0 runs are finished."
 
 
 def test_what_a_world_model_knows_is_what_it_knows_at_the_end(runs):

@@ -16,7 +16,7 @@ from lfo.lab.factorial import FROZEN
 from lfo.lab.hierarchy import tasks_of
 from lfo.lab.reading import SPLIT_NAMES, write_measurement
 from lfo.lab.shell_ppo import HELD_OUT, MACHINE, SPLITS, UNIT
-from lfo.lab.sweep import by_arm, read_grid
+from lfo.lab.sweep import by_arm, finished, read_grid
 from lfo.lab.verdicts import read_claims, verdict_table
 from lfo.runs import RunFolder
 
@@ -56,7 +56,7 @@ def write_run(folder: Path, config: RunConfig) -> None:
 
 @pytest.fixture
 def runs(chosen):
-    return small_factorial.finished(chosen)
+    return finished(chosen)
 
 
 @pytest.fixture
