@@ -169,7 +169,7 @@ class FeedbackConfig:
     # what the world model would have answered; two controls: shuffled, what was said in another task's attempts, and
     # none, nothing, so that the teacher only tries again
     source: Literal["rules", "model", "both", "imagined", "shuffled", "none"] = "rules"
-    start: Annotated[int, Field(strict=True, ge=2)] = 2  # the first rollout of a group that reads some
+    start: Annotated[int, Field(strict=True, ge=2)] = 4  # the first rollout of a group that reads some
     wave: Count = 0  # rollouts that begin together from there on; 0: all the rest
     accumulate: Literal["all", "last", "summary"] = "all"  # attempts; summary: of each callee what was said last
     share: Share = 1.0  # of the groups, at the beginning
@@ -182,7 +182,7 @@ class FeedbackConfig:
     # feedback; kl, from failed first attempts instead, by what a teacher who reads what went wrong makes of each token
     learn: Literal["sampled", "free", "capped", "successes", "kl"] = "successes"
     baseline: Literal["group", "first"] = "first"  # of advantages: the mean of all, or of those without feedback
-    updates: Count = 0  # replay updates per step on corrected attempts, without their feedback
+    updates: Count = 12  # replay updates per step on corrected attempts, without their feedback
     anonymise: Share = 0.0  # share of these that are made to look like attempts at an unknown company
 
     def __post_init__(self):

@@ -20,7 +20,7 @@ from lfo.protocols import Coupling, Engine, Question
 from lfo.rollout.engine import Prompt, complete
 from lfo.rollout.play import play
 from lfo.text.codec import Codec
-from lfo.types import Attempt, Example, Rollout, Task
+from lfo.types import Attempt, Example, Role, Rollout, Task
 
 JUDGED = 200  # replies of one evaluation, at most, that the world model's predictions are held against
 SHOWN = 5  # predictions beside the truth, and episodes, of one evaluation
@@ -174,7 +174,8 @@ def evaluation_rows(
         rows = [{"kind": "success", **row} for row in success_rows(played, tasks)]
         rows.append({"kind": "outcomes", "successes": "".join(str(int(row.success)) for row in played)})
         rows.append({"kind": "behaviour", **behaviour(played)})
-        if w and w.context_distillation > 0:
+        noted = any(Role.NOTE in row.roles for row in played)
+        if w and (w.context_distillation > 0 or (c.feedback and noted)):  # what is learned without notes shows without
             unaided = play_tasks(engine, codec, alone(coupling), tasks, c.rollout, c.eval_episodes, seed)
             rows += [{"kind": "unaided", **row} for row in success_rows(unaided, tasks)]
         if listener:

@@ -324,6 +324,17 @@ def test_who_notes_without_a_world_model_is_asked_nothing(codec, name):
     assert any("<|note|>truth: " in text for text in noted) == (name == "truth")
 
 
+def test_what_feedback_teaches_beside_notes_is_shown_without_them(codec):
+    """Only where notes were read: without any, or without feedback, the same episodes would be played twice."""
+    for coupling, feedback, expected in (("truth", True, 1), ("truth", False, 0), ("none", True, 0)):
+        config = config_of(WorldModelConfig(coupling=coupling), eval_tasks=1, eval_episodes=1)
+        config = dataclasses.replace(config, feedback=FeedbackConfig() if feedback else None)
+        inner = Truth(codec) if coupling == "truth" else Plain(AdapterLayout(("policy",), None))
+        around = Guided(config, codec, inner) if feedback else inner
+        rows = evaluation_rows(Scripted(codec, calling), codec, around, config)
+        assert sum(row["kind"] == "unaided" and row["level"] == 0 for row in rows) == expected
+
+
 def test_what_a_memory_can_tell_is_counted(codec):
     """It has heard what is answered to the first call on a way, and knows nothing of any other."""
     world_model = WorldModelConfig(coupling="memory")

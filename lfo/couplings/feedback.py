@@ -10,6 +10,7 @@ what differs.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import random
 from collections import Counter
 from collections.abc import Generator, Sequence
@@ -62,10 +63,7 @@ class Guided:
         return random.Random(derive_seed(self.config.seed, "feedback", group)).random() < self.feedback.share * left
 
     def before_turn(self, row: Row) -> Script:
-        """On the first turn, what there is to tell, and who acts; once the inner coupling may note, the telling.
-
-        It takes no more than half of what is left of the trajectory.
-        """
+        """On the first turn, what there is to tell, and who acts; once the inner coupling may note, the telling."""
         if row.told is None:
             told = yield from self.lessons(row)
             row.told = [self.codec.note(SOURCE, self.codec.encode(one.text)) for one in told]
@@ -73,10 +71,13 @@ class Guided:
                 row.actor = self.feedback.actor
         yield from self.inner.before_turn(row)
         if row.told and row.episode.stop is None and self.codec.env.knowledge.intention(row.episode.turns):
-            room = (self.config.rollout.max_tokens - len(row.tokens)) // 2
-            while row.told and sum(map(len, row.told)) > room:
-                row.told.pop(0)  # the oldest
+            row.told = self._fitting(row.told, len(row.tokens))
             tell(row)
+
+    def _fitting(self, notes: list[list[int]], read: int) -> list[list[int]]:
+        """The latest notes that take no more than half of what is left of a trajectory after so many tokens."""
+        room = max(0, self.config.rollout.max_tokens - read) // 2
+        return next(notes[i:] for i in range(len(notes) + 1) if sum(map(len, notes[i:])) <= room)
 
     def lessons(self, row: Row) -> Told:
         """What the attempts that failed before this one have to tell, by `feedback.accumulate`."""
@@ -101,13 +102,8 @@ class Guided:
 
     def _within(self, found: Sequence[Feedback]) -> list[Feedback]:
         """As many of one attempt as fit into `feedback.max_tokens`, whole ones, from the first on."""
-        kept, room = [], self.feedback.max_tokens
-        for one in found:
-            room -= len(self.codec.encode(one.text))
-            if room < 0:
-                break
-            kept.append(one)
-        return kept
+        totals = itertools.accumulate(len(self.codec.encode(one.text)) for one in found)
+        return [one for one, total in zip(found, totals, strict=True) if total <= self.feedback.max_tokens]
 
     def _imagined(self, request: str, turns: Sequence[Turn]) -> Generator[list[Prompt], list, list[Turn]]:
         """The turns as the world model would have answered them."""
@@ -151,7 +147,7 @@ class Guided:
         """
         views, learn = self.inner.views(rollout, sample), self.feedback.learn
         if not rollout.guided:
-            return views + (self._taught(rollout) if learn == "kl" else [])
+            return views + (self._taught(rollout) if learn == "kl" and self.guides(rollout.group) else [])
         if learn == "sampled":
             return views
         listened = [dataclasses.replace(view, advantages=None) for view in views if view.heard]
@@ -162,15 +158,16 @@ class Guided:
 
     def _taught(self, rollout: Rollout) -> list[Sample]:
         """A failed attempt beside itself with feedback on it, where that would have stood: SDPO (arXiv 2601.20802)."""
-        knowledge, turns = self.codec.env.knowledge, rollout.turns
+        knowledge, turns, accumulate = self.codec.env.knowledge, rollout.turns, self.feedback.accumulate
         told = [] if rollout.success else self._within(knowledge.feedback(turns))
         at = next((i for i in range(len(turns)) if knowledge.intention(turns[:i])), None)
         if not told or at is None:
             return []
-        note = [i for one in told for i in self.codec.note(SOURCE, self.codec.encode(one.text))]
         acts = Role.ACTION
         begins = [t for t, role in enumerate(rollout.roles) if role == acts and t and rollout.roles[t - 1] != acts]
         cut, none = begins[at] - len(self.codec.opener), [0.0] * len(rollout.tokens)
+        notes = [self.codec.note(SOURCE, self.codec.encode(one.text)) for one in accumulated(told, accumulate)]
+        note = [i for one in self._fitting(notes, cut) for i in one]
         mine = Sample(rollout.tokens, rollout.roles, rollout.logprobs, none)
         tokens = [*rollout.tokens[:cut], *note, *rollout.tokens[cut:]]
         roles = [*rollout.roles[:cut], *[int(Role.FEEDBACK)] * len(note), *rollout.roles[cut:]]

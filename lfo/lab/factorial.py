@@ -19,6 +19,7 @@ import seaborn as sns
 from lfo.config import RunConfig
 from lfo.envs.phone.world import LEVELS
 from lfo.lab.hierarchy import (
+    Curve,
     Finding,
     Measure,
     Study,
@@ -43,6 +44,8 @@ COLUMNS = "arm policy notes world circumstances replies metric split median low 
 REACHED = 0.7  # of what somebody reaches who is told the truth
 MEASURES: Mapping[str, Measure] = {"success": final, "area": area, "tasks_to_70": reach(REACHED)}
 OF_TRUTH = "tasks_to_70_of_truth"
+MOST = 0.9  # of what the baseline ends with
+OF_BASELINE, FACTOR = "tasks_to_90_of_baseline", "ratio_to_90_of_baseline"
 HEARD = ("train_calls_per_task", "replies_per_rollout")  # logged in every step
 ALL = "all"  # worlds together
 
@@ -87,8 +90,9 @@ def _first(runs: Runs, **wanted: str) -> str:
 
 
 def summary(runs: Runs) -> pd.DataFrame:
-    """Every arm's success, area, tasks and seconds to 70%, over all worlds; the same to 70% of the truth; success in
-    each world; what was heard in training.
+    """Every arm's success, area, tasks and seconds to 70%, over all worlds; the same to 70% of the truth; tasks to most
+    of what the baseline ends with, and how many times fewer than its own; success in each world; what was heard in
+    training.
 
     median, low, high: over the runs, see `lfo.lab.hierarchy`; tasks are inf where the median run never arrives. All
     arms must have the same dials, and one of them be frozen and told the truth for what is "of_truth".
@@ -96,6 +100,7 @@ def summary(runs: Runs) -> pd.DataFrame:
     rows, told = [], told_the_truth(runs)
     for split in splits_of(runs):
         curves = read_curves(runs, split)
+        rows += _against_baseline(runs, curves, split)
         rows += _rows(runs, Study(curves), split, MEASURES, ALL)
         rows += _rows(runs, Study(relative_to(curves, told)), split, {OF_TRUTH: MEASURES["tasks_to_70"]}, ALL)
         for world in sorted({curve.world for curve in curves}):
@@ -130,9 +135,23 @@ def _row(runs: Runs, arm: str, split: str, metric: str, found: Finding, world: i
     return where | _numbers(found, "median") | {"source": Path(runs[arm][0]).parent.as_posix() + "/*/metrics.jsonl"}
 
 
+def _against_baseline(runs: Runs, curves: Sequence[Curve], split: str) -> Iterator[dict]:
+    """Sampled tasks to most of what the baseline ends with, which everybody can reach, and the factor to its own."""
+    baseline, measure = _baseline(runs), reach(MOST)
+    study = Study(relative_to(curves, baseline))
+    yield from _rows(runs, study, split, {OF_BASELINE: measure}, ALL)
+    for arm in study.arms:
+        if arm != baseline:
+            yield _row(runs, arm, split, FACTOR, times_fewer(study, measure, arm, baseline))
+
+
+def _baseline(runs: Runs) -> str:
+    return _first(runs, notes=NOTHING, policy=TRAINED)
+
+
 def _seconds(runs: Runs, split: str, told: str) -> Iterator[dict]:
     """Wall seconds to the same success, and how many times an arm's those of the baseline are."""
-    curves, baseline = read_curves(runs, split, against="seconds"), _first(runs, notes=NOTHING, policy=TRAINED)
+    curves, baseline = read_curves(runs, split, against="seconds"), _baseline(runs)
     measure = MEASURES["tasks_to_70"]  # of curves against seconds: seconds
     for goal, study in {"to_70": Study(curves), "to_70_of_truth": Study(relative_to(curves, told))}.items():
         yield from _rows(runs, study, split, {f"seconds_{goal}": measure}, ALL)
@@ -166,6 +185,18 @@ def factorial_table(table: pd.DataFrame) -> pd.DataFrame:
             row[f"{name}, {companies.split()[0]}"] = _said(cell, share=metric == "success") if cell else ""
         rows.append(row)
     return pd.DataFrame(rows)
+
+
+def factor_table(table: pd.DataFrame) -> pd.DataFrame:
+    """The `summary`, a row per arm and kind of companies: tasks to most of what the baseline ends with, and how many
+    times fewer than the baseline's own; inf, or 0 times, where the median run never arrives."""
+    data = table[table["metric"].isin([OF_BASELINE, FACTOR])].assign(companies=table["split"].map(SPLIT_NAMES))
+    rows = data.pivot(index=["arm", "companies"], columns="metric", values=["median", "low", "high"])
+    named = {OF_BASELINE: {"median": "tasks", "low": "tasks low", "high": "tasks high"}}
+    named[FACTOR] = {"median": "times fewer", "low": "low", "high": "high"}
+    columns = {said: rows.get((name, metric)) for metric, part in named.items() for name, said in part.items()}
+    found = pd.DataFrame(columns, index=rows.index).reindex(data["arm"].unique(), level="arm")
+    return found.reset_index()
 
 
 def _said(cell: Mapping, share: bool) -> str:

@@ -27,6 +27,7 @@ from lfo.types import Task
 
 # The field of a task that says whose hidden rule it is about, world by world; elsewhere each task is by itself.
 BELONGS = {"phone": "company_id", "shell": "unit", "twc": "thing"}
+VALUED = 0.95  # of the draws that must have a value, or there is no interval
 DRAWS = 10_000  # the smallest p-value is 2 in so many: few enough for Holm over a table of two hundred claims
 
 
@@ -106,6 +107,14 @@ def relative_to(curves: Sequence[Curve], arm: str) -> list[Curve]:
     return [dataclasses.replace(c, successes=c.successes / most[c.world]) for c in curves if c.world in most]
 
 
+def as_far(curves: Sequence[Curve], arms: Sequence[str]) -> list[Curve]:
+    """The curves of some arms as far as the one that was given least: areas over other spans do not compare."""
+    chosen = [curve for curve in curves if curve.arm in arms]
+    end = min((curve.tasks[-1] for curve in chosen), default=0)
+    kept = [(curve, curve.tasks <= end) for curve in chosen]
+    return [dataclasses.replace(c, tasks=c.tasks[k], successes=c.successes[k]) for c, k in kept]
+
+
 # --- one run ---------------------------------------------------------------------------------
 
 # Of sampled tasks (E,) and success (E,), or (E, D) for D resamples at once.
@@ -180,13 +189,14 @@ class Study:
 
     def find(self, measure: Measure, statistic: Statistic, arms: Sequence[str]) -> Finding:
         """`statistic` of the values of these arms in the worlds that they have in common, with the interval of its
-        draws."""
+        draws; none (nan) where more than a few draws have no value."""
         study = self._common(arms)
         if not study.curves:
             return Finding(math.nan, math.nan, math.nan, 0, np.full(self.count, math.nan))
         found, drawn = study.values(measure), np.asarray(statistic(study.draws(measure, arms)), dtype=float)
         real, tail = drawn[~np.isnan(drawn)], (1 - CONFIDENCE) / 2
-        ends = np.quantile(real, [tail, 1 - tail], method="inverted_cdf") if len(real) else (math.nan, math.nan)
+        enough = len(real) >= VALUED * len(drawn)
+        ends = np.quantile(real, [tail, 1 - tail], method="inverted_cdf") if enough else (math.nan, math.nan)
         runs = min(len(found[arm]) for arm in arms)
         return Finding(float(statistic(found)), float(ends[0]), float(ends[1]), runs, drawn)
 

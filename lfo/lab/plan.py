@@ -53,6 +53,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
 
 from transformers import AutoConfig, PretrainedConfig
 
@@ -149,22 +150,22 @@ SHAPE_CARDS = {
 
 
 def shape_of(base: str) -> Shape:
-    """From the base's config, or from a shape card where there is none at hand.
+    """From the config in a base's folder, else from a shape card, else from the hub's config.
 
     Raises:
-        ConfigError: neither is known.
+        ConfigError: none of these is known.
     """
+    name = base.replace("\\", "/").rstrip("/").rpartition("/")[2].lower()
+    card = next((shape for known, shape in SHAPE_CARDS.items() if name.startswith(known)), None)
+    if card and not (Path(base) / "config.json").exists():
+        return card
     try:
         return Shape.of(AutoConfig.from_pretrained(**source(base)))
     except (OSError, ConfigError):
-        name = base.replace("\\", "/").rstrip("/").rpartition("/")[2].lower()
-        for known, shape in SHAPE_CARDS.items():
-            if name.startswith(known):
-                return shape
-    raise ConfigError(
-        f"the shape of '{base}' is not known: there is no config.json of it here, and no shape card;"
-        f" set model.base to a model folder, or to one of: {', '.join(SHAPE_CARDS)}."
-    )
+        raise ConfigError(
+            f"the shape of '{base}' is not known: there is no config.json of it here, and no shape card;"
+            f" set model.base to a model folder, or to one of: {', '.join(SHAPE_CARDS)}."
+        ) from None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -27,7 +27,8 @@ MISSING = ["Billing", "account number", "billing ZIP code"]
 
 def config(world_model=None, **feedback) -> RunConfig:
     w = WorldModelConfig(**world_model) if world_model else None
-    return RunConfig(feedback=FeedbackConfig(**feedback), world_model=w, task_budget=100)
+    few = {"start": 2, "updates": 0}  # groups of three
+    return RunConfig(feedback=FeedbackConfig(**few | feedback), world_model=w, task_budget=100)
 
 
 @pytest.fixture
@@ -223,6 +224,20 @@ def test_the_world_model_says_what_it_would_have_answered(group, bank):
     assert notes_of(again, bank) == [f"world model: {REPLY}"]
 
 
+def test_a_world_model_that_repeats_what_it_was_given_gives_nothing_away(group, bank):
+    """Its words are told as they are, but not with a value in them that the user gave."""
+    settings = config({"coupling": "imagine"}, source="imagined")
+    coupling = Guided(settings, bank, Imagine(settings.world_model, bank))
+    first = group(coupling, playing(SEARCH, FORM, PAID))[0][0]
+    value = next(iter(json.loads(first.turns[1].observation).values()))
+    turns = [dataclasses.replace(turn, status="auth_failed") for turn in first.turns[:3]]
+    for echo, told_of in ((f"I need your {value}.", 0), ("I need your email address.", 1)):
+        reply = json.dumps({"status": "auth_failed", "message": f"Billing. {echo}"})
+        answered = dataclasses.replace(turns[2], observation=reply)
+        shown = [first.turns[0], first.turns[1], answered]
+        assert len(bank.env.knowledge.feedback(shown)) == told_of
+
+
 def test_the_control_tells_of_other_tasks(guided, group, bank, tiny):
     coupling = guided(source="shuffled")
 
@@ -339,6 +354,25 @@ def test_a_teacher_reads_what_a_later_attempt_would_have_read(guided, three, ban
     assert (view.tokens, view.roles) == (three[0].tokens, three[0].roles) and set(view.advantages) == {0.0}
     assert (view.taught.tokens, view.taught.roles) == (three[1].tokens, three[1].roles)
     assert guided(learn="kl").views(three[0], None)[0].taught == view.taught, "also where its group taught nothing"
+
+
+def test_what_a_teacher_reads_is_gathered_as_for_a_later_attempt(guided, group, bank):
+    """Two calls to one callee: a summary tells what was said last, as `lessons` would."""
+    called = written(phone_call(BILLING, {"account_number": "123456"}))
+    rows, _ = group(guided(), by_session((SEARCH, FORM, CALL, called, ""), (SEARCH, FORM, PAID)), 2)
+    counts = {}
+    for how in ("all", "summary"):
+        _, view = guided(learn="kl", accumulate=how).views(rows[0], sampled(rows[0]))
+        counts[how] = bank.decode(view.taught.tokens).count(f"<|note|>{SOURCE}: ")
+    assert counts == {"all": 2, "summary": 1}
+    tight = guided(learn="kl")
+    tight.config = dataclasses.replace(tight.config, rollout=dataclasses.replace(tight.config.rollout, max_tokens=1))
+    (_, view) = tight.views(rows[0], sampled(rows[0]))
+    assert SOURCE not in bank.decode(view.taught.tokens), "it takes no more room than a later attempt would have had"
+
+
+def test_groups_without_feedback_have_no_teacher(guided, three):
+    assert [len(guided(learn="kl", share=share).views(three[0], sampled(three[0]))) for share in (1, 0)] == [2, 1]
 
 
 def test_replies_that_are_learned_in_passing_stay_where_they_were_heard(three, bank):

@@ -15,6 +15,7 @@ from lfo.config import RunConfig, as_dict, build
 from lfo.lab import factorial, figures
 from lfo.lab.factorial import FROZEN, NOTHING, PLACEBO, TRAINED, TRUTH, WORLD_MODEL, facts
 from lfo.lab.hierarchy import tasks_of
+from lfo.lab.reading import SPLIT_NAMES
 from lfo.runs import RunFolder
 
 # What the arms differ in, and what becomes of four tasks (validation, test) at 0, 40 and 80 tasks, by world.
@@ -139,6 +140,17 @@ def test_summary_by_hand(summary):
     assert rows.loc[("imagine", "all", "success"), "source"].endswith("/imagine/*/metrics.jsonl")
     interval = rows.loc[("imagine", "all", "success"), ["low", "high"]]
     assert interval["low"] < 0.75 < interval["high"] <= 1
+
+
+def test_what_the_baseline_ends_with_can_be_reached(summary):
+    """A quarter, known: baseline after 80 and 40 tasks, imagine after 40 and 80; at new companies it reaches nothing."""
+    table = factorial.factor_table(summary).set_index(["arm", "companies"])
+    known, new = SPLIT_NAMES.values()
+    assert list(table.columns) == ["tasks", "tasks low", "tasks high", "times fewer", "low", "high"]
+    assert table.loc[("baseline", known), "tasks"] == table.loc[("imagine", known), "tasks"] == 60
+    assert table.loc[("imagine", known), "times fewer"] == 1 and np.isnan(table.loc[("baseline", known), "times fewer"])
+    assert table.loc[("placebo", known), ["tasks", "times fewer"]].tolist() == [np.inf, 0]
+    assert new not in table.index.get_level_values("companies")
 
 
 def test_without_the_truth_nothing_is_relative_to_it(runs):

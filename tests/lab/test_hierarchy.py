@@ -17,6 +17,7 @@ from lfo.lab.hierarchy import (
     Finding,
     Study,
     area,
+    as_far,
     curves_of,
     final,
     holm,
@@ -193,6 +194,24 @@ def test_how_many_times_fewer_tasks():
     assert math.isnan(ratio({"ours": [0], "theirs": [40]}))
     many = {"ours": np.array([[40.0, math.nan], [80, 120], [math.inf, 40]]), "theirs": np.full((3, 1), 400.0)}
     assert ratio(many).tolist() == [10, 4, 0]  # nan is no run
+
+
+def test_where_many_draws_have_no_value_there_is_no_interval():
+    """Of one run's two tasks the one never succeeds: a quarter of the draws never arrives."""
+    curves = [curve("ours", "00", "10", "10", companies="ab"), curve("theirs", "00", "00", "11", companies="ab")]
+    study, measure = Study(curves), reach(0.4)
+    found = study.find(measure, times("ours", "theirs", given=80), ["ours", "theirs"])
+    assert found.value == 2 and not np.isnan(found.drawn).any() and found.low == 0
+    lost = study.find(
+        measure, lambda values: np.where(np.isinf(values["ours"]), np.nan, values["ours"])[..., 0], ["ours"]
+    )
+    assert 0.2 < np.isnan(lost.drawn).mean() < 0.3 and math.isnan(lost.low) and math.isnan(lost.high)
+
+
+def test_how_far_curves_go_together():
+    short, long = curve("a", "00", "11"), curve("b", "00", "01", "11", world=2)
+    assert [one.tasks.tolist() for one in as_far([short, long], ["a", "b"])] == [[0, 40], [0, 40]]
+    assert [len(one.successes) for one in as_far([short, long], ["b"])] == [3] and as_far([short], ["c"]) == []
 
 
 # --- verdicts --------------------------------------------------------------------------------

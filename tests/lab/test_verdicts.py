@@ -54,6 +54,14 @@ def test_leads_by_hand(runs):
     assert table["p"].tolist() == pytest.approx([3 * 2 / (DRAWS + 1)] * 3)  # the smallest there is, and Holm's three
 
 
+def test_areas_are_compared_over_the_tasks_that_both_were_given(runs):
+    """Over 80 tasks ours has 3/4 and theirs nothing; theirs ends 200 tasks later with all of them."""
+    claims = [claim("ours", "theirs", 0.5, "area"), claim("theirs", "ours", 0.5, "area")]
+    table = verdict_table(runs, claims)
+    assert table["value"].tolist() == [0.75, -0.75]
+    assert verdict_table(runs, [claim("ours", "theirs", 0.5)])["value"].tolist() == [0], "ends are each one's own"
+
+
 def test_ratios_by_hand(runs):
     """Ours arrives after 40 tasks, theirs after 200, never within 80: 5 and at least 2 times fewer."""
     bars = [("ours", "theirs", 3), ("ours", "theirs", 6), ("ours", "never", 1.5), ("never", "ours", 1)]

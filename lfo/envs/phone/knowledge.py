@@ -106,11 +106,12 @@ class PhoneKnowledge:
         """One record per call, per form that was declined and per call that could not be read.
 
         kind: missing_auth, wrong_value, wrong_order, wrong_department, declined_form, malformed_call, or served, which
-        alone is no failure. Reads what the agent said and was told, and nothing of the episode besides. In plain words:
-        after the base's own wording (`lesson` in data/base/recipe.py), whose JSON looks like the answer to a call, the
-        untrained base fills in the form and hangs up (docs/feedback.md has figures).
+        alone is no failure. Reads what the agent said and was told, and nothing of the episode besides; a message that
+        has a value of the user's in it, which only a world model could make up, is left out. In plain words: after the
+        base's own wording (`lesson` in data/base/recipe.py), whose JSON looks like the answer to a call, the untrained
+        base fills in the form and hangs up (docs/feedback.md has figures).
         """
-        found = []
+        found, shared = [], _shared(turns)
         for turn in turns:
             if isinstance(turn.action, Malformed):
                 found.append(Feedback("malformed_call", "", f"A call could not be read. {turn.action.reason}", 0.0))
@@ -120,6 +121,8 @@ class PhoneKnowledge:
                 found.append(Feedback("declined_form", FORM, text, 0.0))
             elif turn.tool == PHONE and (kind := _kind(turn.observation)):
                 given, message = turn.action.arguments["auth_info"], phrasings.parse_reply(turn.observation)[1]
+                if any(value in message for value in shared):
+                    continue
                 text = f"Gave {_named(given)}. {phrasings.in_short(message)}"
                 number = turn.action.arguments["phone_number"]
                 found.append(Feedback(kind, number, text, float(kind == SERVED)))
@@ -326,6 +329,12 @@ def _last_listed(turns: Sequence[Turn]) -> list[dict]:
     """The departments of the directory that was read last; none before that, and where no company was found."""
     at = _last_search(turns)
     return [] if at is None else json.loads(turns[at].observation)["departments"]
+
+
+def _shared(turns: Sequence[Turn]) -> set[str]:
+    """The values that the user gave."""
+    forms = [json.loads(turn.observation) for turn in turns if turn.tool == FORM and turn.status == "ok"]
+    return {value for form in forms for field, value in form.items() if field != "unavailable"}
 
 
 def _progress(turns: Sequence[Turn], dropped: int = 0) -> str:
