@@ -11,12 +11,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from lfo.lab.reading import RUN, Runs, arrivals, count_runs, frame, success_frame
+from lfo.lab.reading import RUN, SPLIT_NAMES, Runs, arrivals, count_runs, frame, success_frame
 from lfo.lab.statistics import kaplan_meier_median
 from lfo.proportions import wilson
 from lfo.runs import RunError
 
 THRESHOLDS = (0.5, 0.7, 0.9)
+WAYS = {"rule_accuracy": "ways", "rule_accuracy_typical": "usual", "rule_accuracy_way": "routing"}
 EACH = ["arm", *RUN]  # what tells runs apart
 
 
@@ -76,6 +77,27 @@ def reply_table(runs: Runs) -> pd.DataFrame:
     last = last.assign(hits=last["accuracy"] * last["n"])
     table = last.groupby(["arm", "split", "category"])[["hits", "n"]].sum().reset_index()
     return table.assign(accuracy=table["hits"] / table["n"]).drop(columns="hits")
+
+
+def knowledge_table(runs: Runs) -> pd.DataFrame:
+    """What is known at the end of what would be answered: shares that mean the right thing, by arm and companies.
+
+    ways, usual, routing: of calls on the ways of the split's tasks, those to companies with typical rules only, and
+    those that send the caller elsewhere; medians over the runs. own calls, and by category: of what was really answered
+    to greedy episodes, of all runs together; of a memory there are none. `learned`: calls that it was trained on.
+    """
+    rules, replies = frame(runs, "rules"), reply_table(runs)
+    if rules.empty:
+        return pd.DataFrame(columns=["arm", "companies", *WAYS.values()])
+    ways = _last(rules).groupby(["arm", "split"])[list(WAYS)].median().rename(columns=WAYS)
+    by = replies.assign(hits=replies["accuracy"] * replies["n"]).groupby(["arm", "split"])[["hits", "n"]].sum()
+    own = replies.pivot(index=["arm", "split"], columns="category", values="accuracy")
+    own.insert(0, "own calls", by["hits"] / by["n"])
+    names = SPLIT_NAMES | {"train": "calls that were learned"}
+    wanted = pd.MultiIndex.from_product([runs, names], names=["arm", "split"])
+    table = ways.join(own, how="outer")
+    table = table.reindex(wanted.intersection(table.index, sort=False)).reset_index()
+    return table.assign(split=table["split"].map(names)).rename(columns={"split": "companies"})
 
 
 def prediction_table(runs: Runs) -> pd.DataFrame:

@@ -143,7 +143,7 @@ def test_summary_by_hand(summary):
 
 
 def test_what_the_baseline_ends_with_can_be_reached(summary):
-    """A quarter, known: baseline after 80 and 40 tasks, imagine after 40 and 80; at new companies it reaches nothing."""
+    """A quarter, known: baseline after 80 and 40 tasks, imagine after 40 and 80; new: it reaches nothing."""
     table = factorial.factor_table(summary).set_index(["arm", "companies"])
     known, new = SPLIT_NAMES.values()
     assert list(table.columns) == ["tasks", "tasks low", "tasks high", "times fewer", "low", "high"]

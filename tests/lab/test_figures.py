@@ -248,6 +248,22 @@ def test_reply_table_weighs_by_replies(runs):
     assert table.loc[("dual", "validation", "auth_failed"), "accuracy"] == pytest.approx((4 + 8 + 24) / 48)
 
 
+def test_what_is_known_stands_beside_what_was_learned(runs):
+    """A row per kind of companies, and one of the calls that were learned; a memory answers no calls."""
+    for folder in runs["dual"]:
+        with (folder / "metrics.jsonl").open("a") as file:
+            for split, kind, numbers in (
+                ("test", "rules", {"rule_accuracy": 0.6, "rule_accuracy_typical": 0.5, "rule_accuracy_way": 0.75}),
+                ("train", "reply", {"category": "auth_failed", "accuracy": 1.0, "n": 2}),
+            ):
+                file.write(json.dumps({"kind": kind, "tasks": 80, "step": 2, "split": split, **numbers}) + "\n")
+    table = tables.knowledge_table(runs).set_index(["arm", "companies"])
+    assert table.loc[("dual", "new companies (test)"), ["ways", "usual", "routing"]].tolist() == [0.6, 0.5, 0.75]
+    assert table.loc[("dual", "known companies (validation)"), "own calls"] == 0.5
+    assert table.loc[("dual", "calls that were learned"), "auth_failed"] == 1
+    assert "plain" not in table.index.get_level_values("arm") and tables.knowledge_table({"plain": runs["plain"]}).empty
+
+
 def test_without_a_call_there_are_no_replies(runs):
     plain = {"plain": runs["plain"]}
     assert tables.reply_table(plain).empty and tables.prediction_table(plain).empty
