@@ -21,9 +21,11 @@ class PageError(ValueError):
 # What README shows: who says the notes, as summary.csv names it, and what that is.
 ROWS = {
     "nothing": "DAPO on success alone, where the policy is trained",
-    "table": "replies that were heard, looked up: company, department and circumstances, else what is usual",
+    "table": "replies that were heard, looked up, else what is usual",
     "nearest": "the reply to the most similar call so far",
-    "additive": "a classifier that is told what fields, industries and circumstances are",
+    "linear": "a classifier that is told what fields are",
+    "additive": "... and what industries and circumstances are",
+    "grammar": "... and how everything is said",
     "world model": "`imagine`: what the world model predicts",
     "truth": "what would really be answered",
 }
@@ -44,6 +46,10 @@ TABLES = {
     "04_factorial": "Success, greedy, all levels; sampled tasks, dropped ones included; median and 95% interval of a "
     "hierarchical bootstrap over worlds, runs, companies and tasks.\n"
     "[Notebook 04](../notebooks/04_transfer_eval.ipynb) says what each arm is.",
+    "04_factor": "Sampled tasks to nine tenths of what the baseline ends with after its 800, and how many times fewer\n"
+    "than the baseline's own that is (described, not judged; no interval where many draws never arrive):",
+    "04_knowledge": "What is known at the end, as shares that mean the right thing: of calls on the ways of held-out\n"
+    "tasks, and of what was really answered to each arm's own calls, by kind; beside calls that were learned:",
     "04_told": "What bounds it: the same policies told nothing, what their world model says (`imagined`), what is\n"
     "usual in the trade (`typical`; `typical and house` with the field that companies of it like to add), of a new\n"
     "company all that can be known, and the truth:",
@@ -53,6 +59,9 @@ TABLES = {
     "08_overview": "Feedback-guided DAPO, first attempts, which read no feedback but the notes of who says some "
     "([notebook 08](../notebooks/08_feedback_guided_dapo.ipynb)):",
     "08_verdicts": "What becomes of its claims:",
+    "08_factor": "Tasks to nine tenths of what the baseline ends with, as above:",
+    "08_sources_verdicts": "Who should say what went wrong, in tuning worlds, at known companies:",
+    "08_sources": "Area under the curve by who says it, against rules; seconds where both ran on one kind of machine:",
     "08_tuning": "Its settings in tuning worlds, which no figure above shows, at known companies; mind how few runs:",
     "09_factorial": "The shell world: success on tasks with house tools, at known and at new machines "
     "([notebook 09](../notebooks/09_shell_ppo.ipynb)):",
@@ -132,7 +141,7 @@ def _verdicts(results: Path) -> str:
 
 def _verdict(parts: list[str]) -> str:
     """One refuted claim refutes a hypothesis, all of them support it; in brackets, how many are supported."""
-    count = f" ({parts.count(SUPPORTED)} of {len(parts)})" if len(parts) > 1 else ""
+    count = f" ({parts.count(SUPPORTED)} of {len(parts)} supported)" if len(parts) > 1 else ""
     return f"**{together(parts)}**{count}"
 
 

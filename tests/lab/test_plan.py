@@ -279,7 +279,9 @@ def test_engines_have_the_gpus_they_share_or_own(large, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "name", ["qwen3_8b", "qwen3_8b_feedback", "qwen3_8b_colocated", "qwen3_0.6b", "smollm2_135m", "laptop"]
+    "name",
+    [f"qwen3_8b{part}" for part in ("", "_baseline", "_feedback", "_colocated")]
+    + ["qwen3_0.6b", "smollm2_135m", "laptop"],
 )
 def test_the_shipped_configs_fit(name, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
@@ -289,3 +291,13 @@ def test_the_shipped_configs_fit(name, monkeypatch, capsys):
     assert "  fits\n" in shown and "does not fit" not in shown
     assert main(["plan", "--config", f"configs/{name}.yaml", "--gpu-gib", "1"]) == 0
     assert "does not fit" in capsys.readouterr().out
+
+
+def test_the_large_baseline_is_the_large_run_without_a_world_model():
+    ours, baseline = (load_config(ROOT / "configs" / f"qwen3_8b{part}.yaml") for part in ("", "_baseline"))
+    assert dataclasses.replace(ours, name=baseline.name, world_model=None) == baseline
+
+
+def test_a_shape_card_is_asked_before_the_hub(monkeypatch):
+    monkeypatch.setattr("lfo.lab.plan.AutoConfig.from_pretrained", lambda **_: pytest.fail("the hub was asked"))
+    assert shape_of("Qwen/Qwen3-8B-Base") == SHAPE_CARDS["qwen3-8b"]
