@@ -27,7 +27,7 @@ from torch.distributed.tensor import DTensor
 
 from lfo import distributed
 from lfo.cli import build_parser, parse_settings
-from lfo.config import PpoConfig, RunConfig, as_dict, build, load_config
+from lfo.config import FeedbackConfig, PpoConfig, RunConfig, as_dict, build, load_config
 from lfo.learn.learner import POLICY, VALUE_HEAD, WORLD_MODEL, Learner
 from lfo.learn.objectives import make_objective
 from lfo.protocols import AdapterLayout
@@ -485,3 +485,21 @@ def test_killed_and_resumed_by_two_or_one_it_is_the_run_of_one(run_config, tmp_p
         assert (folder / "examples.jsonl").read_bytes() == (reference / "examples.jsonl").read_bytes()
         assert sorted(p.name for p in (folder / "adapters").iterdir()) == ["v00003", "v00004"]
         assert set(RunFolder(folder).adapters()) == {POLICY, WORLD_MODEL}
+
+
+@pytest.mark.parametrize("learn", ["successes", "kl"])
+def test_feedback_over_two_processes_is_that_of_one(run_config, tmp_path, learn):
+    """Waves, a teacher that is an average, what it thinks of failures, and replayed corrections, which are sharded."""
+    feedback = FeedbackConfig(start=3, teacher="average", learn=learn, updates=2 if learn == "successes" else 0)
+    config = dataclasses.replace(run_config, feedback=feedback, world_model=None)
+    reference = train(config, tmp_path / "one", progress=False)
+    launcher = launched(config, tmp_path / "two")
+    _, stderr = launcher.communicate(timeout=240)
+    assert launcher.returncode == 0, stderr
+    assert apart(metrics_of(tmp_path / "two"), metrics_of(reference)) == []
+    steps = [row for row in metrics_of(reference) if row["kind"] == "step"]
+    assert any(row.get("feedback_tokens_per_rollout") for row in steps) and set(RunFolder(reference).adapters()) >= {
+        POLICY
+    }
+    taught = "corrected/grad_norm" if learn == "successes" else "policy/grad_norm"
+    assert any(row.get(taught) for row in steps), "something was learned"
