@@ -141,7 +141,7 @@ def _verdicts(results: Path) -> str:
 
 def _verdict(parts: list[str]) -> str:
     """One refuted claim refutes a hypothesis, all of them support it; in brackets, how many are supported."""
-    count = f" ({parts.count(SUPPORTED)} of {len(parts)} supported)" if len(parts) > 1 else ""
+    count = f" ({parts.count(SUPPORTED)}/{len(parts)} supported)" if len(parts) > 1 else ""
     return f"**{together(parts)}**{count}"
 
 
