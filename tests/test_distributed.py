@@ -498,8 +498,6 @@ def test_feedback_over_two_processes_is_that_of_one(run_config, tmp_path, learn)
     assert launcher.returncode == 0, stderr
     assert apart(metrics_of(tmp_path / "two"), metrics_of(reference)) == []
     steps = [row for row in metrics_of(reference) if row["kind"] == "step"]
-    assert any(row.get("feedback_tokens_per_rollout") for row in steps) and set(RunFolder(reference).adapters()) >= {
-        POLICY
-    }
+    assert any(row.get("feedback_tokens_per_rollout") for row in steps), "somebody was told something"
     taught = "corrected/grad_norm" if learn == "successes" else "policy/grad_norm"
     assert any(row.get(taught) for row in steps), "something was learned"

@@ -224,18 +224,14 @@ def test_the_world_model_says_what_it_would_have_answered(group, bank):
     assert notes_of(again, bank) == [f"world model: {REPLY}"]
 
 
-def test_a_world_model_that_repeats_what_it_was_given_gives_nothing_away(group, bank):
-    """Its words are told as they are, but not with a value in them that the user gave."""
-    settings = config({"coupling": "imagine"}, source="imagined")
-    coupling = Guided(settings, bank, Imagine(settings.world_model, bank))
-    first = group(coupling, playing(SEARCH, FORM, PAID))[0][0]
-    value = next(iter(json.loads(first.turns[1].observation).values()))
-    turns = [dataclasses.replace(turn, status="auth_failed") for turn in first.turns[:3]]
+def test_a_reply_that_repeats_what_was_given_gives_nothing_away(guided, group, bank):
+    """As a world model might: its words are told as they are, but not with a value in them that the user gave."""
+    looked, asked, called, *_ = group(guided(), playing(SEARCH, FORM, PAID))[0][0].turns
+    value = next(iter(json.loads(asked.observation).values()))
     for echo, told_of in ((f"I need your {value}.", 0), ("I need your email address.", 1)):
         reply = json.dumps({"status": "auth_failed", "message": f"Billing. {echo}"})
-        answered = dataclasses.replace(turns[2], observation=reply)
-        shown = [first.turns[0], first.turns[1], answered]
-        assert len(bank.env.knowledge.feedback(shown)) == told_of
+        answered = dataclasses.replace(called, observation=reply, status="auth_failed")
+        assert len(bank.env.knowledge.feedback([looked, asked, answered])) == told_of
 
 
 def test_the_control_tells_of_other_tasks(guided, group, bank, tiny):
