@@ -821,7 +821,8 @@ def told_what_was_missing(monkeypatch, codec):
     return engines
 
 
-GUIDED = {"world_model": None, "rollout.group_size": 4, "feedback.updates": 2, "feedback.anonymise": 0.5}
+GUIDED = {"world_model": None, "rollout.group_size": 4}
+GUIDED |= {"feedback.start": 2, "feedback.updates": 2, "feedback.anonymise": 0.5}
 
 
 @pytest.mark.parametrize(
