@@ -190,13 +190,15 @@ def factorial_table(table: pd.DataFrame) -> pd.DataFrame:
 def factor_table(table: pd.DataFrame) -> pd.DataFrame:
     """The `summary`, a row per arm and kind of companies: tasks to most of what the baseline ends with, and how many
     times fewer than the baseline's own; inf, or 0 times, where the median run never arrives."""
-    data = table[table["metric"].isin([OF_BASELINE, FACTOR])].assign(companies=table["split"].map(SPLIT_NAMES))
-    rows = data.pivot(index=["arm", "companies"], columns="metric", values=["median", "low", "high"])
-    named = {OF_BASELINE: {"median": "tasks", "low": "tasks low", "high": "tasks high"}}
-    named[FACTOR] = {"median": "times fewer", "low": "low", "high": "high"}
-    columns = {said: rows.get((name, metric)) for metric, part in named.items() for name, said in part.items()}
-    found = pd.DataFrame(columns, index=rows.index).reindex(data["arm"].unique(), level="arm")
-    return found.reset_index()
+    numbers = {OF_BASELINE: {"median": "tasks", "low": "tasks low", "high": "tasks high"}}
+    numbers[FACTOR] = {"median": "times fewer", "low": "low", "high": "high"}
+    data, names = table.assign(companies=table["split"].map(SPLIT_NAMES)), ["arm", "companies"]
+    tasks, factor = (
+        data[data["metric"] == m].rename(columns=said)[[*names, *said.values()]] for m, said in numbers.items()
+    )
+    order = list(dict.fromkeys(table["arm"]))
+    tasks = tasks.sort_values("arm", key=lambda arms: arms.map(order.index), kind="stable", ignore_index=True)
+    return tasks.merge(factor, on=names, how="left")
 
 
 def _said(cell: Mapping, share: bool) -> str:

@@ -151,6 +151,7 @@ def test_what_the_baseline_ends_with_can_be_reached(summary):
     assert table.loc[("imagine", known), "times fewer"] == 1 and np.isnan(table.loc[("baseline", known), "times fewer"])
     assert table.loc[("placebo", known), ["tasks", "times fewer"]].tolist() == [np.inf, 0]
     assert new not in table.index.get_level_values("companies")
+    assert factorial.factor_table(summary.iloc[:0]).empty, "nor where nobody reaches anything"
 
 
 def test_without_the_truth_nothing_is_relative_to_it(runs):
