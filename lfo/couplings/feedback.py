@@ -161,7 +161,7 @@ class Guided:
         knowledge, turns, accumulate = self.codec.env.knowledge, rollout.turns, self.feedback.accumulate
         told = [] if rollout.success else self._within(knowledge.feedback(turns))
         at = next((i for i in range(len(turns)) if knowledge.intention(turns[:i])), None)
-        if not told or at is None:
+        if at is None:
             return []
         acts = Role.ACTION
         begins = [t for t, role in enumerate(rollout.roles) if role == acts and t and rollout.roles[t - 1] != acts]
@@ -172,7 +172,7 @@ class Guided:
         tokens = [*rollout.tokens[:cut], *note, *rollout.tokens[cut:]]
         roles = [*rollout.roles[:cut], *[int(Role.FEEDBACK)] * len(note), *rollout.roles[cut:]]
         nothing = [0.0] * len(tokens)
-        return [dataclasses.replace(mine, taught=Sample(tokens, roles, nothing, nothing))]
+        return [dataclasses.replace(mine, taught=Sample(tokens, roles, nothing, nothing))] if note else []
 
     def corrected(self, rollouts: Sequence[Rollout]) -> list[Rollout]:
         """Successes with feedback, as if nobody had told them."""

@@ -12,7 +12,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import seaborn as sns
 
-from lfo.lab.reading import SPLIT_NAMES, Runs, aligned, by_run, count_runs, frame, spending
+from lfo.lab.reading import SPLIT_NAMES, Runs, aligned, by_run, count_runs, frame
 from lfo.lab.verdicts import Claim
 from lfo.runs import RunFolder
 
@@ -68,25 +68,6 @@ def training_figure(runs: Runs) -> plt.Figure:
     axes[0].set_ylabel("success in training, mean of 5 steps")
     axes[1].legend(fontsize="small", loc="upper left", bbox_to_anchor=(1.01, 1))
     return fig
-
-
-def pace_table(runs: Runs, reference: str = "reference") -> pd.DataFrame:
-    """Arm by arm: wall seconds per sampled task, as multiples of the reference's, evaluation left out; medians.
-
-    A run is held against the reference's of the same world and seed, where both were made on the same kind of machine
-    (cores, instruction set, precision), not necessarily with the same load; nan where there is no such pair.
-    """
-    table = pd.DataFrame([{"arm": arm} | _pace(RunFolder(one)) for arm, folders in runs.items() for one in folders])
-    first, alike = table[table["arm"] == reference], [name for name in table if name not in ("arm", "pace")]
-    pairs = table.merge(first.drop(columns="arm"), on=alike, how="left", suffixes=("", " of the reference"))
-    pairs["seconds, multiple"] = pairs["pace"] / pairs["pace of the reference"]
-    return pairs.groupby("arm", sort=False)["seconds, multiple"].median().reset_index()
-
-
-def _pace(run: RunFolder) -> dict:
-    *_, (seconds, last) = spending(run, "seconds")
-    made = {name: run.provenance.get(name) for name in ("machine", "instructions", "bf16")}
-    return {"world": run.config.env.world_seed, "seed": run.config.seed, "pace": seconds / last["tasks"]} | made
 
 
 # --- what notebook 08 makes of it ------------------------------------------------------------

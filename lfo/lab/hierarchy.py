@@ -107,14 +107,6 @@ def relative_to(curves: Sequence[Curve], arm: str) -> list[Curve]:
     return [dataclasses.replace(c, successes=c.successes / most[c.world]) for c in curves if c.world in most]
 
 
-def as_far(curves: Sequence[Curve], arms: Sequence[str]) -> list[Curve]:
-    """The curves of some arms as far as the one that was given least: areas over other spans do not compare."""
-    chosen = [curve for curve in curves if curve.arm in arms]
-    end = min((curve.tasks[-1] for curve in chosen), default=0)
-    kept = [(curve, curve.tasks <= end) for curve in chosen]
-    return [dataclasses.replace(c, tasks=c.tasks[k], successes=c.successes[k]) for c, k in kept]
-
-
 # --- one run ---------------------------------------------------------------------------------
 
 # Of sampled tasks (E,) and success (E,), or (E, D) for D resamples at once.
@@ -129,6 +121,24 @@ def final(tasks: np.ndarray, success: np.ndarray) -> np.ndarray:
 def area(tasks: np.ndarray, success: np.ndarray) -> np.ndarray:
     """Mean success over the sampled tasks: the area under the curve, divided by its length."""
     return np.trapezoid(success, tasks, axis=0) / (tasks[-1] - tasks[0]) if len(tasks) > 1 else success[0]
+
+
+@functools.cache  # the same function every time, by which `Study` knows what it has measured
+def area_until(end: float) -> Measure:
+    """`area` over the first `end` sampled tasks: areas over other spans do not compare.
+
+    Between two evaluations success is taken to lie on the line through them, as the area does.
+    """
+
+    def measure(tasks: np.ndarray, success: np.ndarray) -> np.ndarray:
+        kept = int(np.searchsorted(tasks, end, side="right"))
+        if kept == len(tasks) or tasks[kept - 1] == end:
+            return area(tasks[:kept], success[:kept])
+        along = (end - tasks[kept - 1]) / (tasks[kept] - tasks[kept - 1])
+        last = success[kept - 1] + along * (success[kept] - success[kept - 1])
+        return area(np.append(tasks[:kept], end), np.concatenate([success[:kept], last[None]]))
+
+    return measure
 
 
 def reach(threshold: float) -> Measure:

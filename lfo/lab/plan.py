@@ -52,6 +52,7 @@ CUDA's context and vLLM's workspace are estimates, marked ~: nothing here has me
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -140,13 +141,14 @@ class Shape:
         return self.layers * model.rank * sum(i + o for i, o in self.linears(model.targets))
 
 
-# For bases that cannot be reached from here, by the beginning of the last part of `model.base`.
+# For bases that cannot be reached from here, by the last part of `model.base` without what VARIANT says.
 SHAPE_CARDS = {
     "qwen3-8b": Shape(36, 4096, 32, 8, 128, 12_288, 151_936, False, True),
     "qwen3-0.6b": Shape(28, 1024, 16, 8, 128, 3_072, 151_936, True, True),
     "qwen2.5-32b": Shape(64, 5120, 40, 8, 128, 27_648, 152_064, False, False, True),
     "smollm2-135m": Shape(30, 576, 9, 3, 64, 1_536, 49_152, True, False),
 }
+VARIANT = re.compile(r"(-base|-instruct)?([.-]\w+\.gguf)?$")  # of a base, with the same shape
 
 
 def shape_of(base: str) -> Shape:
@@ -156,7 +158,7 @@ def shape_of(base: str) -> Shape:
         ConfigError: none of these is known.
     """
     name = base.replace("\\", "/").rstrip("/").rpartition("/")[2].lower()
-    card = next((shape for known, shape in SHAPE_CARDS.items() if name.startswith(known)), None)
+    card = SHAPE_CARDS.get(VARIANT.sub("", name))
     if card and not (Path(base) / "config.json").exists():
         return card
     try:

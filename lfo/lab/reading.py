@@ -85,6 +85,21 @@ def spending(run: RunFolder, against: str) -> Iterator[tuple[float, dict]]:
         yield float(row["tasks"]) if against == "tasks" else spent, row
 
 
+def alike(runs: Runs, reference: str) -> dict[str, list[Path]]:
+    """The runs whose seconds compare with the reference's: of its worlds and seeds, and made on the same kind of
+    machine (cores, instruction set, precision) as its run there, not necessarily under the same load."""
+    there = {_made(run) for arm, run in _folders(runs) if arm == reference} - {None}
+    found = {arm: [run.path for run in map(RunFolder, folders) if _made(run) in there] for arm, folders in runs.items()}
+    return {arm: folders for arm, folders in found.items() if folders}
+
+
+def _made(run: RunFolder) -> tuple | None:
+    """A run's world and seed and the kind of its machine; one that does not say its machine is like no other."""
+    said, config = run.provenance, run.config
+    kind = [said.get(name) for name in ("machine", "instructions", "bf16")]
+    return None if None in kind else (config.env.world_seed, config.seed, *kind)
+
+
 # --- measurements ----------------------------------------------------------------------------
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from lfo.lab.reading import RUN, SPLIT_NAMES, Runs, arrivals, count_runs, frame, success_frame
+from lfo.lab.reading import RUN, SPLIT_NAMES, Runs, alike, arrivals, count_runs, frame, spending, success_frame
 from lfo.lab.statistics import kaplan_meier_median
 from lfo.proportions import wilson
-from lfo.runs import RunError
+from lfo.runs import RunError, RunFolder
 
 THRESHOLDS = (0.5, 0.7, 0.9)
 WAYS = {"rule_accuracy": "ways", "rule_accuracy_typical": "usual", "rule_accuracy_way": "routing"}
@@ -123,8 +123,8 @@ def sweep_table(folders: Sequence[str | Path], split: str = "validation") -> pd.
 
 
 def compute_table(runs: Runs) -> pd.DataFrame:
-    """What the arms cost per sampled task, and as multiples of the first arm's: tokens sampled and trained on, and wall
-    seconds, evaluation left out, which compare only between runs of one machine with the same load.
+    """What the arms cost per sampled task, and as multiples of the first arm's: tokens sampled and trained on, and
+    seconds as `pace_table` compares them.
 
     Medians over the runs. Tokens of dreams are counted, dreamt tasks apart from the sampled ones. A baseline of equal
     compute is the first arm with `policy.epochs` set to the other arm's multiple of trained tokens, rounded: all its
@@ -133,9 +133,7 @@ def compute_table(runs: Runs) -> pd.DataFrame:
     Raises:
         RunError: a run is older than these counts.
     """
-    kinds = ("sampled_tokens", "trained_tokens", "seconds")
-    steps = frame(runs, "step", needed=True)
-    steps["seconds"] = steps.filter(like="seconds.").sum(axis=1)
+    kinds, steps = ("sampled_tokens", "trained_tokens"), frame(runs, "step", needed=True)
     if not set(kinds) <= set(steps) or steps[list(kinds)].isna().any(axis=None):
         raise RunError("a run was trained before tokens were counted; train it again to compare what arms cost.")
     steps = steps.assign(dreamt=steps.get("dreamt_groups", 0.0)).fillna({"dreamt": 0.0})
@@ -151,7 +149,29 @@ def compute_table(runs: Runs) -> pd.DataFrame:
             first = (rows[0] if rows else row)[f"{name} per task"]
             row[f"{name}, multiple"] = row[f"{name} per task"] / first if first else np.nan
         rows.append(row)
+    return pd.DataFrame(rows).merge(pace_table(runs, rows[0]["arm"]), on="arm")
+
+
+def pace_table(runs: Runs, reference: str) -> pd.DataFrame:
+    """Arm by arm: wall seconds per sampled task, as multiples of the reference's, evaluation left out; medians.
+
+    A run is held against the reference's of the same world and seed, where both were made `alike`. compared: how many
+    were; of none the multiple is nan.
+    """
+    paces = {arm: dict(map(_pace, folders)) for arm, folders in alike(runs, reference).items()}
+    first, rows = paces.get(reference, {}), []
+    for arm in runs:
+        multiples = [pace / first[run] for run, pace in paces.get(arm, {}).items() if first[run]]
+        middle = float(np.median(multiples)) if multiples else np.nan
+        rows.append({"arm": arm, "seconds, multiple": middle, "compared": len(multiples)})
     return pd.DataFrame(rows)
+
+
+def _pace(folder: Path) -> tuple[tuple[int, int], float]:
+    """A run's world and seed, and its seconds per task."""
+    run = RunFolder(folder)
+    *_, (seconds, last) = spending(run, "seconds")
+    return (run.config.env.world_seed, run.config.seed), seconds / last["tasks"]
 
 
 def phase_seconds(runs: Runs) -> pd.DataFrame:

@@ -17,7 +17,7 @@ import pandas as pd
 
 from lfo.config import ConfigError, located, read_yaml
 from lfo.lab.factorial import MEASURES, told_the_truth
-from lfo.lab.hierarchy import Finding, Study, as_far, judge, lead, read_curves, relative_to, times_fewer
+from lfo.lab.hierarchy import Finding, Study, area_until, judge, lead, read_curves, relative_to, times_fewer
 from lfo.lab.reading import Runs
 
 COLUMNS = "claim split value low high runs p verdict".split()
@@ -97,5 +97,5 @@ def _find(study: Study, claim: Claim) -> Finding:
     """Areas are compared over the tasks that both arms were given."""
     measure, arms = MEASURES[claim.measure], (claim.arm, claim.other)
     if claim.measure == "area":
-        study = Study(as_far(study.curves, arms), study.count)
+        measure = area_until(min(float(curve.tasks[-1]) for curve in study.curves if curve.arm in arms))
     return study.find(measure, lead(*arms), arms) if claim.kind == "lead" else times_fewer(study, measure, *arms)

@@ -50,9 +50,15 @@ def write_run(folder: Path, settings: dict, outcomes: dict[str, list[str]], worl
             share = successes.count("1") / len(successes)
             rows.append({"kind": "success", "level": 0, "success": share, "n": len(successes), **where})
             rows.append({"kind": "outcomes", "successes": successes, **where})
+    made_on(folder, "AVX2")
     (folder / "metrics.jsonl").write_text("")
     RunFolder(folder).log(sorted(rows, key=lambda row: row["tasks"]))
     return folder
+
+
+def made_on(folder: Path, instructions: str) -> None:
+    provenance = {"machine": "two cores", "instructions": instructions, "bf16": False}
+    (folder / "provenance.json").write_text(json.dumps(provenance))
 
 
 def add_steps(folder: Path, *numbers: dict) -> None:
@@ -177,6 +183,17 @@ def test_seconds_to_the_same_success(tmp_path):
     add_steps(never["baseline"][0], {"seconds": {"rollout": 4.0}})
     found = factorial.summary(never).set_index(["arm", "metric"])
     assert found.loc[("imagine", "seconds_ratio_to_70"), "median"] == pytest.approx(8 / 3)  # at least
+
+
+def test_seconds_of_another_kind_of_machine_are_held_against_nothing(tmp_path):
+    curves = {"baseline": ["00", "11"], "imagine": ["00", "11"], "truth_frozen": ["11", "11"]}
+    runs = {arm: [write_run(tmp_path / arm, ARMS[arm], {"test": curve}, world=1)] for arm, curve in curves.items()}
+    for arm, (folder,) in runs.items():
+        add_steps(folder, {"seconds": {"rollout": 2.0}})
+        made_on(folder, "AVX2" if arm == "baseline" else "AVX512")
+    table = factorial.summary(runs).set_index(["arm", "metric"])
+    assert table.loc[("baseline", "seconds_to_70_of_truth"), "median"] == 2, "the truth says how far, not how fast"
+    assert not [metric for arm, metric in table.index if arm == "imagine" and metric.startswith("seconds")]
 
 
 def test_what_was_heard_in_training(tmp_path):

@@ -55,6 +55,7 @@ def write_run(folder: Path, seed: int, rows: list[dict], world: int = 0) -> Path
     config = {"seed": seed, "name": folder.name, "eval_tasks": 20, "env": {"world_seed": world}}
     (folder / "config.json").write_text(json.dumps(config))
     facts = {"commit": "abc1234", "packages": {"torch": "2"}, "machine": "x", "seed": seed, "config": config}
+    facts |= {"instructions": "AVX2", "bf16": False}
     (folder / "provenance.json").write_text(json.dumps(facts))
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return folder

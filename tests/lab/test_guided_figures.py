@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import json
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
-from test_factorial import add_steps, write_run
+from test_factorial import add_steps, made_on, write_run
 
 from lfo.lab import tables
 from lfo.lab.factorial import factorial_table, level_table, summary
@@ -22,7 +21,6 @@ from lfo.lab.guided import (
     UNDECIDED,
     feedback_table,
     guided_runs,
-    pace_table,
     question_table,
     second_attempt,
     training_figure,
@@ -64,22 +62,6 @@ def test_a_row_per_arm_with_feedback(runs):
     fig = training_figure(guided)
     assert [len(ax.get_lines()) for ax in fig.axes] == [1, 1]
     plt.close(fig)
-
-
-def made_on(folder: Path, instructions: str, seconds: float) -> None:
-    provenance = {"machine": "two cores", "instructions": instructions, "bf16": False}
-    (folder / "provenance.json").write_text(json.dumps(provenance))
-    add_steps(folder, {"seconds": {"rollout": seconds, "replay": seconds}})
-
-
-def test_seconds_are_compared_on_one_kind_of_machine_only(runs):
-    (one, other), (same, else_where) = runs["baseline"], runs["feedback"]
-    for folder, seconds in ((one, 1.0), (other, 1.0), (same, 3.0), (else_where, 50.0)):
-        made_on(folder, "AVX512" if folder == else_where else "AVX2", seconds)
-    table = pace_table(runs, "baseline").set_index("arm")["seconds, multiple"]
-    assert list(table) == pytest.approx([1, 3]), "the slow machine's run is held against nothing"
-    made_on(same, "AVX512", 3.0)
-    assert np.isnan(pace_table(runs, "baseline").set_index("arm")["seconds, multiple"]["feedback"])
 
 
 # --- the questions ---------------------------------------------------------------------------
@@ -156,10 +138,30 @@ def test_what_was_done_at_the_last_evaluation(runs):
     assert table.to_dict("records") == [{"arm": "feedback", "split": "test", "departments_in_order": 0.75}]
 
 
+def take(folder: Path, seconds: float) -> None:
+    """As long for each step of a run that has none yet."""
+    path = folder / "metrics.jsonl"
+    path.write_text(path.read_text().replace('"seconds": {}', f'"seconds": {{"rollout": {seconds}, "joint": 1.0}}'))
+
+
 def test_seconds_per_task_beside_those_of_the_first_arm(runs):
-    for arm, seconds in {"baseline": '{"rollout": 2.0}', "feedback": '{"rollout": 3.0, "joint": 1.0}'}.items():
-        for path in (folder / "metrics.jsonl" for folder in runs[arm]):
-            path.write_text(path.read_text().replace('"seconds": {}', f'"seconds": {seconds}'))
+    for folder in runs["baseline"]:
+        take(folder, 1.0)
+    for folder in runs["feedback"]:
+        take(folder, 3.0)
     plain, guided = tables.compute_table(runs).to_dict("records")
-    assert (plain["seconds per task"], guided["seconds per task"]) == (2 * 2.0 / 80, 2 * 4.0 / 80)
-    assert guided["seconds, multiple"] == 2.0
+    assert (plain["seconds, multiple"], guided["seconds, multiple"]) == (1.0, 2.0)
+    assert (plain["compared"], guided["compared"]) == (2, 2)
+
+
+def test_seconds_are_compared_on_one_kind_of_machine_only(runs):
+    (one, other), (same, elsewhere) = runs["baseline"], runs["feedback"]
+    for folder, seconds in ((one, 1.0), (other, 1.0), (same, 5.0), (elsewhere, 99.0)):
+        take(folder, seconds)
+    made_on(elsewhere, "AVX512")
+    _, guided = tables.pace_table(runs, "baseline").to_dict("records")
+    assert (guided["seconds, multiple"], guided["compared"]) == (pytest.approx(3.0), 1)
+    (same / "provenance.json").write_text("{}")
+    (one / "provenance.json").write_text("{}")
+    _, guided = tables.pace_table(runs, "baseline").to_dict("records")
+    assert np.isnan(guided["seconds, multiple"]) and guided["compared"] == 0, "nobody knows where these were made"

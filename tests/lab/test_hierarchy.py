@@ -17,7 +17,7 @@ from lfo.lab.hierarchy import (
     Finding,
     Study,
     area,
-    as_far,
+    area_until,
     curves_of,
     final,
     holm,
@@ -208,10 +208,14 @@ def test_where_many_draws_have_no_value_there_is_no_interval():
     assert 0.2 < np.isnan(lost.drawn).mean() < 0.3 and math.isnan(lost.low) and math.isnan(lost.high)
 
 
-def test_how_far_curves_go_together():
-    short, long = curve("a", "00", "11"), curve("b", "00", "01", "11", world=2)
-    assert [one.tasks.tolist() for one in as_far([short, long], ["a", "b"])] == [[0, 40], [0, 40]]
-    assert [len(one.successes) for one in as_far([short, long], ["b"])] == [3] and as_far([short], ["c"]) == []
+def test_areas_end_together_also_between_two_evaluations():
+    tasks, success = np.array([0.0, 35, 70]), np.array([0.0, 0.5, 1.0])
+    straight = success * 1.0  # on one line, so that the area over any span is half of where it ends
+    for end in (0, 20, 35, 50, 70, 90):
+        assert area_until(end)(tasks, straight) == pytest.approx(min(end, 70) / 70 / 2), end
+    both = np.stack([success, 1 - success], axis=1)
+    assert area_until(50)(tasks, both) == pytest.approx([50 / 70 / 2, 1 - 50 / 70 / 2])
+    assert area_until(50) is area_until(50), "by which a study knows what it has measured"
 
 
 # --- verdicts --------------------------------------------------------------------------------

@@ -100,8 +100,9 @@ def test_a_card_stands_in_for_a_base_that_is_not_here(middling, tmp_path, monkey
     path.touch()
     monkeypatch.setattr("lfo.text.base.is_gguf_available", lambda: False)
     assert shape_of(str(path)) == SHAPE_CARDS["smollm2-135m"]
-    with pytest.raises(ConfigError, match=r"the shape of 'Qwen/Qwen9-8B' is not known: .* one of: qwen3-8b, "):
-        shape_of("Qwen/Qwen9-8B")
+    for other in ("Qwen/Qwen9-8B", "us/Qwen3-8B-pruned-4B"):
+        with pytest.raises(ConfigError, match=rf"the shape of '{other}' is not known: .* one of: qwen3-8b, "):
+            shape_of(other)
 
 
 # --- against measured peaks ------------------------------------------------------------------
