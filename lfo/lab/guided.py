@@ -37,6 +37,7 @@ def feedback_table(runs: Runs) -> pd.DataFrame:
     """A row per arm: means over the steps of a run, medians over the runs. Shares, and tokens per rollout.
 
     place k: success of the k-th rollouts; failed <kind>: share of the failed rollouts. docs/metrics.md defines them.
+    at first, at last: with feedback, in the first and the last quarter of the steps.
     """
     steps = frame(runs, "step", needed=True)
     places = [name for name in steps if name.startswith("success_at_")]
@@ -49,7 +50,10 @@ def feedback_table(runs: Runs) -> pd.DataFrame:
     rows = []
     for arm, part in steps.groupby("arm", sort=False):
         means = by_run(part)[names].mean().median()
-        rows.append({"arm": arm} | {said[name]: means[name] for name in names} | {"runs": count_runs(part)})
+        along = part["tasks"] / by_run(part)["tasks"].transform("max")
+        quarters = {"at first": part[along <= 0.25], "at last": part[along > 0.75]}
+        ends = {name: by_run(some)["feedback_success"].mean().median() for name, some in quarters.items()}
+        rows.append({"arm": arm} | {said[name]: means[name] for name in names} | ends | {"runs": count_runs(part)})
     return pd.DataFrame(rows)
 
 

@@ -83,8 +83,10 @@ def knowledge_table(runs: Runs) -> pd.DataFrame:
     """What is known at the end of what would be answered: shares that mean the right thing, by arm and companies.
 
     ways, usual, routing: of calls on the ways of the split's tasks, those to companies with typical rules only, and
-    those that send the caller elsewhere; medians over the runs. own calls, and by category: of what was really answered
-    to greedy episodes, of all runs together; of a memory there are none. `learned`: calls that it was trained on.
+    those that send the caller elsewhere; medians over the runs. own calls, and by category (success, wrong_department,
+    auth_failed, routing_violation): of what was really answered to greedy episodes, of all runs together (`calls`); of
+    a memory there are none. Of a routing_violation the department that it names must be right, of a way to call
+    (`routing`) all that is demanded there, too. `learned`: calls that it was trained on.
     """
     rules, replies = frame(runs, "rules"), reply_table(runs)
     if rules.empty:
@@ -92,7 +94,8 @@ def knowledge_table(runs: Runs) -> pd.DataFrame:
     ways = _last(rules).groupby(["arm", "split"])[list(WAYS)].median().rename(columns=WAYS)
     by = replies.assign(hits=replies["accuracy"] * replies["n"]).groupby(["arm", "split"])[["hits", "n"]].sum()
     own = replies.pivot(index=["arm", "split"], columns="category", values="accuracy")
-    own.insert(0, "own calls", by["hits"] / by["n"])
+    own.insert(0, "calls", by["n"])
+    own.insert(1, "own calls", by["hits"] / by["n"])
     names = SPLIT_NAMES | {"train": "calls that were learned"}
     wanted = pd.MultiIndex.from_product([runs, names], names=["arm", "split"])
     table = ways.join(own, how="outer")
@@ -124,7 +127,7 @@ def sweep_table(folders: Sequence[str | Path], split: str = "validation") -> pd.
 
 def compute_table(runs: Runs) -> pd.DataFrame:
     """What the arms cost per sampled task, and as multiples of the first arm's: tokens sampled and trained on, and
-    seconds as `pace_table` compares them.
+    seconds as `pace_table` compares them. groups kept: the share that taught anything, of those that were sampled.
 
     Medians over the runs. Tokens of dreams are counted, dreamt tasks apart from the sampled ones. A baseline of equal
     compute is the first arm with `policy.epochs` set to the other arm's multiple of trained tokens, rounded: all its
@@ -137,12 +140,13 @@ def compute_table(runs: Runs) -> pd.DataFrame:
     if not set(kinds) <= set(steps) or steps[list(kinds)].isna().any(axis=None):
         raise RunError("a run was trained before tokens were counted; train it again to compare what arms cost.")
     steps = steps.assign(dreamt=steps.get("dreamt_groups", 0.0)).fillna({"dreamt": 0.0})
-    sums = {"tasks": "max", **dict.fromkeys((*kinds, "dreamt"), "sum")}
+    sums = {"tasks": "max", **dict.fromkeys((*kinds, "dreamt", "groups_kept", "groups_sampled"), "sum")}
     each = steps.groupby(EACH, sort=False).agg(sums).reset_index()
     rows: list[dict] = []
     for arm, part in each.groupby("arm", sort=False):
         tasks, dreamt = (int(part[name].median()) for name in ("tasks", "dreamt"))
-        row = {"arm": arm, "runs": len(part), "tasks": tasks, "dreamt tasks": dreamt}
+        kept = (part["groups_kept"] / part["groups_sampled"]).median()
+        row = {"arm": arm, "runs": len(part), "tasks": tasks, "dreamt tasks": dreamt, "groups kept": kept}
         for kind in kinds:
             name = kind.replace("_", " ")
             row[f"{name} per task"] = (part[kind] / part["tasks"]).median()

@@ -234,6 +234,20 @@ def test_a_reply_that_repeats_what_was_given_gives_nothing_away(guided, group, b
         assert len(bank.env.knowledge.feedback([looked, asked, answered])) == told_of
 
 
+def test_nor_does_a_world_model_that_repeats_it(group, bank):
+    """What it said of the same call in the same attempt, with a value that the user gave, and with none."""
+    settings = config({"coupling": "imagine"}, source="imagined")
+    coupling = Guided(settings, bank, Imagine(settings.world_model, bank))
+    for asked, told_of in (
+        ("123456", []),
+        ("account number", [f"{SOURCE}: Gave account number. I need your account number."]),
+    ):
+        reply = json.dumps({"status": "auth_failed", "message": f"I need your {asked}."})
+        called = written(phone_call(BILLING, {"account_number": "123456"}))
+        (first, again, _), _ = group(coupling, playing(SEARCH, FORM, called, "", reply=reply))
+        assert "123456" in first.turns[1].observation and told(again, bank) == told_of
+
+
 def test_the_control_tells_of_other_tasks(guided, group, bank, tiny):
     coupling = guided(source="shuffled")
 

@@ -65,7 +65,7 @@ def add_steps(folder: Path, *numbers: dict) -> None:
     """A step before every evaluation but the first, with these numbers in turn."""
     run, rows, again = RunFolder(folder), [], itertools.cycle(numbers)
     for tasks, evaluation in itertools.groupby(run.metrics(), lambda row: row["tasks"]):
-        step = {"kind": "step", "tasks": tasks, "groups_sampled": 4, "seconds": {}}
+        step = {"kind": "step", "tasks": tasks, "groups_kept": 1, "groups_sampled": 4, "seconds": {}}
         rows += [*([step | next(again)] if tasks else []), *evaluation]
     (folder / "metrics.jsonl").write_text("")
     run.log(rows)

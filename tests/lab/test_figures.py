@@ -261,7 +261,7 @@ def test_what_is_known_stands_beside_what_was_learned(runs):
     table = tables.knowledge_table(runs).set_index(["arm", "companies"])
     assert table.loc[("dual", "new companies (test)"), ["ways", "usual", "routing"]].tolist() == [0.6, 0.5, 0.75]
     assert table.loc[("dual", "known companies (validation)"), "own calls"] == 0.5
-    assert table.loc[("dual", "calls that were learned"), "auth_failed"] == 1
+    assert table.loc[("dual", "calls that were learned"), ["auth_failed", "calls"]].tolist() == [1, 3 * 2]
     assert "plain" not in table.index.get_level_values("arm") and tables.knowledge_table({"plain": runs["plain"]}).empty
 
 
@@ -299,7 +299,7 @@ def test_what_arms_cost_by_hand(runs):
     assert (plain["trained tokens per task"], dual["trained tokens per task"]) == (1000 / 80, 3000 / 80)
     assert plain["sampled tokens per task"] == dual["sampled tokens per task"] == 1055 / 80
     assert (plain["trained tokens, multiple"], dual["trained tokens, multiple"]) == (1.0, 3.0)
-    assert dual["sampled tokens, multiple"] == 1.0
+    assert dual["sampled tokens, multiple"] == 1.0 and dual["groups kept"] == 3 / 6
     assert (plain["dreamt tasks"], dual["dreamt tasks"]) == (0, 0)
 
 

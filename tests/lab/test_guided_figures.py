@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -59,6 +60,7 @@ def test_a_row_per_arm_with_feedback(runs):
     (row,) = feedback_table(guided).to_dict("records")
     assert (row["first try"], row["with feedback"], row["place 1"], row["place 10"]) == (0.25, 0.5, 0.25, 0.5)
     assert (row["failed missing auth"], row["runs"]) == (0.5, 2), "a kind that no failure of a step was of counts 0"
+    assert np.isnan(row["at first"]) and np.isnan(row["at last"]), "two steps have no quarters, the last got none"
     fig = training_figure(guided)
     assert [len(ax.get_lines()) for ax in fig.axes] == [1, 1]
     plt.close(fig)
@@ -136,6 +138,19 @@ def test_what_was_done_at_the_last_evaluation(runs):
         RunFolder(folder).log(rows)
     table = tables.behaviour_table({"feedback": runs["feedback"]})
     assert table.to_dict("records") == [{"arm": "feedback", "split": "test", "departments_in_order": 0.75}]
+
+
+def test_what_reads_feedback_may_unlearn_it(runs):
+    """Eight steps of ten tasks, each with less success than the one before it: 1 to 8 eighths."""
+    for folder in runs["feedback"]:
+        steps = [
+            {"kind": "step", "tasks": 10 * k, "step": k, "feedback_success": 1 - k / 8, "first_try_success": 0.0}
+            | {"recovery": 1.0, "feedback_tokens_per_rollout": 1.0}
+            for k in range(1, 9)
+        ]
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in steps))
+    (row,) = feedback_table({"feedback": runs["feedback"]}).to_dict("records")
+    assert (row["at first"], row["at last"]) == ((7 + 6) / 16, (1 + 0) / 16)
 
 
 def take(folder: Path, seconds: float) -> None:
