@@ -103,6 +103,15 @@ def _made(run: RunFolder) -> tuple | None:
 # --- measurements ----------------------------------------------------------------------------
 
 
+def measurable(runs: Runs, file: str) -> dict[str, list[Path]]:
+    """The runs that have the measurement `file`, or adapters to measure by, which a clone has not."""
+    found = {
+        arm: [run.path for run in map(RunFolder, folders) if run.measured(file) or any(run.path.glob("adapters/v*"))]
+        for arm, folders in runs.items()
+    }
+    return {arm: folders for arm, folders in found.items() if folders}
+
+
 def measurements(runs: Runs, file: str, remedy: str) -> pd.DataFrame:
     """The table that a measurement left as `file` in every run folder, with columns `arm`, `world` and `seed`.
 

@@ -13,7 +13,7 @@ import pandas as pd
 
 from lfo.config import EnvConfig
 from lfo.envs import make_environment
-from lfo.lab.hierarchy import Measure, Study, curves_of, lead, middle, number
+from lfo.lab.hierarchy import Curve, Measure, Study, curves_of, lead, middle, number
 from lfo.lab.reading import Runs, by_run, cells, count_runs, measurements, parts
 from lfo.lab.statistics import Estimate, pass_hat_k
 from lfo.runs import RunFolder
@@ -27,6 +27,12 @@ def transfer_frame(runs: Runs) -> pd.DataFrame:
     rows = measurements(runs, TRANSFER, "run notebook 04, or `lfo.lab.transfer.measure` on the run folder")
     called = rows["called"].map({True: "called before", False: "never called"})
     return with_companies(rows, runs).assign(acquaintance=rows["variation"] + ", " + called)
+
+
+def transferred(runs: Runs, split: str, levels: Sequence[int] | None = None) -> list[Curve]:
+    """Success of frozen runs on a split, known phrasings, at these levels (None: all), as curves of one place."""
+    rows = transfer_frame(runs).query("split == @split and not held_out_phrasing")
+    return curves_of(rows if levels is None else rows[rows["level"].isin(levels)], ["success"])
 
 
 def told_frame(runs: Runs) -> pd.DataFrame:

@@ -119,10 +119,17 @@ def test_the_second_attempt_by_its_interval(low, high, answer):
 
 def test_every_question_has_claims_about_arms_that_exist(monkeypatch):
     monkeypatch.chdir(ROOT)  # grids name their configs from there
-    claims = {name: read_claims("configs/claims.yaml", name) for name in ("feedback", "feedback_sources")}
+    tables = ("feedback", "feedback_sources", "feedback_levels")
+    claims = {name: read_claims("configs/claims.yaml", name) for name in tables}
     assert {c.question for c in claims["feedback"]} == {0, 1, 2, 5}
     assert {(c.question, c.split) for c in claims["feedback_sources"]} == {(3, "validation")}
-    assert all(c.split == "test" or c.question != 4 for found in claims.values() for c in found)
+    kinds = read_grid("configs/feedback_levels.yaml", "out")
+    assert {c.question for c in claims["feedback_levels"]} == {4} and all(
+        c.elsewhere for c in claims["feedback_levels"]
+    )
+    assert {(c.arm, c.other) for c in claims["feedback_levels"]} == {tuple(sorted(by_arm(kinds), reverse=True))}
+    trained = {level for config in kinds.values() for level in config.env.levels}
+    assert not trained & {level for c in claims["feedback_levels"] for level in c.levels}
     arms = by_arm(read_grid("configs/tuning_sources.yaml", "out"))
     assert {c.arm for c in claims["feedback_sources"]} | {c.other for c in claims["feedback_sources"]} <= set(arms)
     assert {len(folders) for folders in arms.values()} == {5}, "with fewer runs nothing is decided"

@@ -10,8 +10,11 @@ from test_factorial import write_run
 from lfo.config import ConfigError, RunConfig, build
 from lfo.lab.factorial import MEASURES
 from lfo.lab.hierarchy import DRAWS, tasks_of
+from lfo.lab.reading import write_measurement
 from lfo.lab.sweep import by_arm, read_grid
+from lfo.lab.transfer_tables import TRANSFER
 from lfo.lab.verdicts import COLUMNS, Claim, read_claims, verdict_table
+from lfo.runs import RunFolder
 
 ROOT = Path(__file__).resolve().parents[2]
 CLAIMS = ROOT / "configs" / "claims.yaml"
@@ -93,6 +96,23 @@ def test_tasks_of_some_levels(tmp_path):
     table = verdict_table(runs, claims)
     assert table["value"].tolist() == [pytest.approx(0.5), 1, 0]
     assert table["verdict"].tolist()[1:] == ["supported", "refuted"]
+
+
+def test_a_claim_about_elsewhere_is_judged_by_what_was_measured_there(runs):
+    """At the end ours serves all tasks of its own; measured were two of other levels, of which it serves none."""
+    for arm, served in (("ours", 0), ("never", 1)):
+        for folder in runs[arm]:
+            rows = [
+                {"split": "validation", "held_out_phrasing": held_out, "level": level, "task_id": task, "called": True}
+                | {"variation": "typical", "episode": 0, "success": int(served and level == 4 and not held_out)}
+                for level, task in ((4, "validation-000"), (5, "validation-001"))
+                for held_out in (False, True)
+            ]
+            write_measurement(RunFolder(folder), TRANSFER, rows)
+    two = {arm: runs[arm] for arm in ("ours", "never")}
+    claims = [claim("never", "ours", 0.05, levels=levels, elsewhere=True) for levels in (None, (4,), (5,))]
+    table = verdict_table(two, claims)
+    assert table["value"].tolist() == [0.5, 1, 0] and table["verdict"].tolist()[1:] == ["supported", "refuted"]
 
 
 def test_fewer_than_five_runs_decide_nothing(runs):
