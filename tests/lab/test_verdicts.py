@@ -190,5 +190,5 @@ def test_the_arms_that_two_grids_share_are_the_same_runs(monkeypatch):
     monkeypatch.chdir(ROOT)
     one, other = (read_grid(Path("configs") / f"{name}.yaml", "out") for name in ("science", "feedback_grid"))
     shared = set(one) & set(other)
-    assert {folder.parent.name for folder in shared} == {"baseline", "table", "imagine", "truth_frozen"}
+    assert {folder.parent.name for folder in shared} == {"baseline", "table", "imagine", "truth_frozen", "cloning"}
     assert all(one[folder] == other[folder] for folder in shared)
