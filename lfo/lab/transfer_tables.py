@@ -31,6 +31,8 @@ def transfer_frame(runs: Runs) -> pd.DataFrame:
 
 def transferred(runs: Runs, split: str, levels: Sequence[int] | None = None) -> list[Curve]:
     """Success of frozen runs on a split, known phrasings, at these levels (None: all), as curves of one place."""
+    if not runs:
+        return []
     rows = transfer_frame(runs).query("split == @split and not held_out_phrasing")
     return curves_of(rows if levels is None else rows[rows["level"].isin(levels)], ["success"])
 

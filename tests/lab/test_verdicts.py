@@ -113,6 +113,7 @@ def test_a_claim_about_elsewhere_is_judged_by_what_was_measured_there(runs):
     claims = [claim("never", "ours", 0.05, levels=levels, elsewhere=True) for levels in (None, (4,), (5,))]
     table = verdict_table(two, claims)
     assert table["value"].tolist() == [0.5, 1, 0] and table["verdict"].tolist()[1:] == ["supported", "refuted"]
+    assert verdict_table({}, claims).empty, "as in a clone, where nothing was measured yet"
 
 
 def test_fewer_than_five_runs_decide_nothing(runs):
