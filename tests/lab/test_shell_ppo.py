@@ -40,6 +40,7 @@ def write_run(folder: Path, config: RunConfig) -> None:
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(as_dict(config)))
     (folder / "metrics.jsonl").write_text("")
+    (folder / "provenance.json").write_text("{}")
     rows = []
     for split in SPLITS:
         tasks = tasks_of(config.env, split)[:TASKS]
