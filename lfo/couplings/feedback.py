@@ -193,7 +193,7 @@ class Guided:
         kinds = Counter(kind for records in found for kind in {record.kind for record in records if record.score < 1})
         places = sorted({one.position for one in rollouts if one.position})
         shares = {
-            "first_try_success": [one.success for one in rollouts if not one.guided],
+            "first_try_success": [one.success for one in rollouts if one.position < self.feedback.start],
             "feedback_success": [one.success for one in guided],
             **{f"success_at_{k}": [one.success for one in rollouts if one.position == k] for k in places},
             # of the groups that got feedback, those in which an attempt with it succeeded
@@ -222,10 +222,11 @@ def tell(row: Row) -> None:
 def accumulated(found: Sequence[Feedback], how: str) -> list[Feedback]:
     """Of the feedback on several attempts, in their order, what is told. The same words are told once.
 
-    all: everything; last: of the last attempt that has any; summary: of each callee what was said last.
+    all: everything; last: of the last attempt that has any; summary: of each callee, and of each kind that is about
+    nobody (malformed calls, what a model wrote), what was said last.
     """
     if how == "last":
         found = [one for one in found if one.attempt == found[-1].attempt]
     if how == "summary":
-        found = list({one.about: one for one in found}.values())
+        found = list({one.about or one.kind: one for one in found}.values())
     return list({one.text: one for one in found}.values())

@@ -25,7 +25,13 @@ QUESTIONS = {
 }
 SUPPORTED, REFUTED, UNDECIDED, OPEN = "supported", "refuted", "undecided", "not yet run"
 SECOND = 0.9  # success within two attempts at new companies that is aimed at
-SHARES = {"first_try_success": "first try", "feedback_success": "with feedback", "recovery": "recovered groups"}
+FIRST, LATER = "first_try_success", "later_success"
+SHARES = {
+    FIRST: "first try",
+    "feedback_success": "with feedback",
+    LATER: "later places",
+    "recovery": "recovered groups",
+}
 
 
 def guided_runs(runs: Runs) -> Runs:
@@ -36,10 +42,11 @@ def guided_runs(runs: Runs) -> Runs:
 def feedback_table(runs: Runs) -> pd.DataFrame:
     """A row per arm: means over the steps of a run, medians over the runs. Shares, and tokens per rollout.
 
-    place k: success of the k-th rollouts; failed <kind>: share of the failed rollouts. docs/metrics.md defines them.
+    place k: success of the k-th rollouts; first try, later places: of those before `feedback.start`, and from there on,
+    whether or not there was anything to read; failed <kind>: share of failed rollouts. docs/metrics.md defines them.
     at first, at last: with feedback, in the first and the last quarter of the steps.
     """
-    steps = frame(runs, "step", needed=True)
+    steps = _steps(runs)
     places = [name for name in steps if name.startswith("success_at_")]
     kinds = sorted(name for name in steps if name.startswith("failed_"))
     names = [*SHARES, *sorted(places), "feedback_tokens_per_rollout", *kinds]
@@ -57,9 +64,22 @@ def feedback_table(runs: Runs) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def _steps(runs: Runs) -> pd.DataFrame:
+    """Metrics of all steps; first tries by their places, since runs before 25 November 2026 counted among them whoever
+    had nothing to read in the end, which is more often so where everybody succeeded."""
+    steps = frame(runs, "step", needed=True)
+    for arm, folders in runs.items():
+        start, mine = RunFolder(folders[0]).config.feedback.start, steps["arm"] == arm
+        places = {int(name.rpartition("_")[2]): name for name in steps if name.startswith("success_at_")}
+        first = steps.loc[mine, [name for k, name in places.items() if k < start]].mean(axis=1)
+        steps.loc[mine, FIRST] = first.fillna(steps.loc[mine, FIRST])
+        steps.loc[mine, LATER] = steps.loc[mine, [name for k, name in places.items() if k >= start]].mean(axis=1)
+    return steps
+
+
 def training_figure(runs: Runs) -> plt.Figure:
     """First tries, and rollouts with feedback, against sampled tasks: medians over the runs of every arm."""
-    steps = frame(runs, "step", needed=True)
+    steps = _steps(runs)
     fig, axes = plt.subplots(1, 2, figsize=(13, 4), sharey=True, layout="constrained")
     for ax, name in zip(axes, list(SHARES)[:2], strict=True):
         colours = sns.color_palette(n_colors=len(runs))

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from lfo.lab.hierarchy import Curve, curves_of
 from lfo.lab.reading import RUN, SPLIT_NAMES, Runs, alike, arrivals, count_runs, frame, spending, success_frame
 from lfo.lab.statistics import kaplan_meier_median
 from lfo.proportions import wilson
@@ -101,6 +102,42 @@ def knowledge_table(runs: Runs) -> pd.DataFrame:
     table = ways.join(own, how="outer")
     table = table.reindex(wanted.intersection(table.index, sort=False)).reset_index()
     return table.assign(split=table["split"].map(names)).rename(columns={"split": "companies"})
+
+
+def known(runs: Runs, split: str) -> list[Curve]:
+    """The share of ways of a split's tasks whose reply is known at the end, one number a run; memories and world
+    models have one."""
+    rules = frame(runs, "rules")
+    rows = _last(rules[rules["split"] == split]) if len(rules) else pd.DataFrame({"arm": []})
+    return curves_of(rows.assign(task_id="", company_id=""), ["rule_accuracy"])
+
+
+def reasons_table(runs: Runs) -> pd.DataFrame:
+    """What reasons are worth to whoever predicts replies: shares of the ways of held-out tasks whose reply is known at
+    the end (as in `knowledge_table`), where CSRs only list what they want, and where they say why.
+
+    runs: of both dials, ``<combination>/<arm>``. Compared are runs of the same arm, circumstances, world and seed; at 0
+    circumstances there is nothing to give a reason for. list, reasons, gain: means over these; ahead: in how many of
+    them reasons are.
+    """
+    rules = frame(runs, "rules")
+    if rules.empty:
+        return pd.DataFrame(columns=["arm", "circumstances", "companies", "runs", "list", "reasons", "gain", "ahead"])
+    worlds = {name: RunFolder(folders[0]).config.env for name, folders in runs.items()}
+    last = _last(rules)
+    last = last.assign(
+        replies=last["arm"].map(lambda name: worlds[name].replies),
+        circumstances=last["arm"].map(lambda name: worlds[name].circumstances),
+        arm=last["arm"].str.rpartition("/")[2],
+    )
+    place = ["arm", "circumstances", "split"]
+    pairs = last.pivot(index=[*place, *RUN], columns="replies", values="rule_accuracy")
+    pairs = pairs.reindex(columns=["list", "reasons"]).dropna().query("circumstances > 0")
+    gain = pairs["reasons"] - pairs["list"]
+    by = pairs.assign(gain=gain, ahead=gain > 0).groupby(place)
+    table = by.agg({"list": "mean", "reasons": "mean", "gain": "mean", "ahead": "sum"}).reset_index()
+    table.insert(3, "runs", by.size().to_numpy())
+    return table.assign(split=table["split"].map(SPLIT_NAMES)).rename(columns={"split": "companies"})
 
 
 def prediction_table(runs: Runs) -> pd.DataFrame:

@@ -19,6 +19,7 @@ from lfo.config import ConfigError, located, read_yaml
 from lfo.lab.factorial import MEASURES, told_the_truth
 from lfo.lab.hierarchy import Finding, Study, area_until, judge, lead, read_curves, relative_to, times_fewer
 from lfo.lab.reading import Runs
+from lfo.lab.tables import known
 from lfo.lab.transfer_tables import transferred
 
 COLUMNS = "claim split value low high runs p verdict".split()
@@ -31,8 +32,10 @@ class Claim:
     measure: a key of `factorial.MEASURES`. kind: "lead", the difference of the medians; "times", how many times the
     other's median is the arm's. levels: of the tasks; None: all. relative: to what is reached in the same world by the
     arm that is frozen and told the truth. question: of a notebook, 0: of none. by: what has hidden rules of its own, as
-    for `read_curves`; tasks without one do not count. elsewhere: of what `lfo.lab.transfer.measure` measured at the
-    end, also on tasks that the runs do not have, in the place of their own evaluations.
+    for `read_curves`; tasks without one do not count. of: what is measured, "success" of the runs' own evaluations;
+    "transfer", what `lfo.lab.transfer.measure` measured at the end, also on tasks that the runs do not have, by
+    company; or "rules", the share of held-out tasks' calls whose reply was known at the last evaluation, which is one
+    number a run: measure is then "success", and only worlds and runs are resampled.
     """
 
     text: str
@@ -46,7 +49,13 @@ class Claim:
     relative: bool = False
     question: int = 0
     by: str = "company_id"
-    elsewhere: bool = False
+    of: Literal["success", "transfer", "rules"] = "success"
+
+    def __post_init__(self):
+        if self.of == "rules" and (self.levels or self.relative or self.measure != "success"):
+            raise TypeError("of rules the measure is success, without levels, not relative")
+        if self.of != "success" and self.by != "company_id":
+            raise TypeError(f"of {self.of} nothing is resampled by {self.by}")
 
 
 def read_claims(path: str | Path, table: str) -> list[Claim]:
@@ -80,7 +89,7 @@ def verdict_table(runs: Runs, claims: Sequence[Claim]) -> pd.DataFrame:
     """
     study, judged = functools.cache(functools.partial(_study, runs)), {}
     for claim in claims:
-        one = study(claim.split, claim.levels, claim.relative, claim.by, claim.elsewhere)
+        one = study(claim.split, claim.levels, claim.relative, claim.by, claim.of)
         if {claim.arm, claim.other} <= set(one.arms):
             judged[claim] = _find(one, claim), claim.bar
     rows = []
@@ -91,8 +100,10 @@ def verdict_table(runs: Runs, claims: Sequence[Claim]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def _study(runs: Runs, split: str, levels: tuple[int, ...] | None, relative: bool, by: str, elsewhere: bool) -> Study:
-    curves = transferred(runs, split, levels) if elsewhere else read_curves(runs, split, levels, by=by)
+def _study(runs: Runs, split: str, levels: tuple[int, ...] | None, relative: bool, by: str, of: str) -> Study:
+    if of == "rules":
+        return Study(known(runs, split))
+    curves = transferred(runs, split, levels) if of == "transfer" else read_curves(runs, split, levels, by=by)
     return Study(relative_to(curves, told_the_truth(runs)) if relative else curves)
 
 

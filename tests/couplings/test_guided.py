@@ -156,6 +156,10 @@ def test_how_attempts_accumulate():
     assert accumulated([a, b, c, d], "all") == [d, b, c], "the same words once"
     assert accumulated([a, b, c], "last") == [c] and accumulated([], "last") == []
     assert accumulated([a, b, c], "summary") == [c, b]
+    written = [
+        Feedback(kind, "", text, 0.0) for kind, text in (("written", "p"), ("malformed_call", "q"), ("written", "r"))
+    ]
+    assert accumulated(written, "summary") == [written[2], written[1]], "one about nobody does not oust another kind"
 
 
 def test_one_attempt_has_so_many_tokens_whole_records_only(guided, bank):
@@ -429,6 +433,13 @@ def test_metrics_by_hand(guided, three, bank):
         "failed_missing_auth": 1.0,
     }
     assert guided().metrics(three[2:])["feedback_tokens_per_rollout"] > 0
+
+
+def test_who_had_nothing_to_read_in_the_end_is_no_first_try(guided, three):
+    """Of the second place on, whether somebody reads depends on how the first ended."""
+    free = dataclasses.replace(three[2], actor="policy", roles=[int(Role.ACTION)] * len(three[2].roles))
+    assert free.success and not free.guided
+    assert guided(start=2).metrics([three[0], free])["first_try_success"] == 0.0
 
 
 def test_who_tries_again_after_training_with_feedback_reads_the_inner_notes_too(scripted, bank, attempt):

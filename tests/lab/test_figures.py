@@ -13,6 +13,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 
+from lfo.config import RunConfig, as_dict, build
 from lfo.lab import figures, reading, report, tables, transfer_tables
 from lfo.proportions import wilson
 from lfo.runs import RunError, RunFolder
@@ -247,6 +248,32 @@ def test_reply_table_weighs_by_replies(runs):
     path.write_text(path.read_text().replace('"accuracy": 0.5, "n": 24', '"accuracy": 1.0, "n": 24'))
     table = tables.reply_table(runs).set_index(["arm", "split", "category"])
     assert table.loc[("dual", "validation", "auth_failed"), "accuracy"] == pytest.approx((4 + 8 + 24) / 48)
+
+
+def test_what_reasons_are_worth(tmp_path):
+    """Compared are runs of the same world and seed: of two worlds with reasons one was run with lists. At 0
+    circumstances there are no reasons."""
+    runs: dict[str, list[Path]] = {}
+    for replies, circumstances, world, share in (
+        ("list", 4, 1, 0.25),
+        ("list", 0, 1, 0.5),
+        ("reasons", 4, 1, 0.75),
+        ("reasons", 4, 2, 1.0),
+        ("reasons", 0, 1, 1.0),
+    ):
+        env = {"circumstances": circumstances, "replies": replies, "world_seed": world}
+        folder = tmp_path / f"{replies}{circumstances}" / "imagine" / f"world{world}"
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text(json.dumps(as_dict(build(RunConfig, {"env": env}))))
+        rows = [
+            {"kind": "rules", "tasks": t, "step": t, "split": "test", "rule_accuracy": share * t / 8} for t in (0, 8)
+        ]
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        runs.setdefault(f"{replies}{circumstances}/imagine", []).append(folder)
+    (row,) = tables.reasons_table(runs).to_dict("records")
+    assert row["companies"] == "new companies (test)" and (row["arm"], row["circumstances"]) == ("imagine", 4)
+    assert [row[name] for name in ("runs", "list", "reasons", "gain", "ahead")] == [1, 0.25, 0.75, 0.5, 1]
+    assert tables.reasons_table({}).empty
 
 
 def test_what_is_known_stands_beside_what_was_learned(runs):

@@ -125,7 +125,7 @@ def test_every_question_has_claims_about_arms_that_exist(monkeypatch):
     assert {(c.question, c.split) for c in claims["feedback_sources"]} == {(3, "validation")}
     kinds = read_grid("configs/feedback_levels.yaml", "out")
     assert {c.question for c in claims["feedback_levels"]} == {4} and all(
-        c.elsewhere for c in claims["feedback_levels"]
+        c.of == "transfer" for c in claims["feedback_levels"]
     )
     assert {(c.arm, c.other) for c in claims["feedback_levels"]} == {tuple(sorted(by_arm(kinds), reverse=True))}
     trained = {level for config in kinds.values() for level in config.env.levels}
@@ -145,6 +145,18 @@ def test_what_was_done_at_the_last_evaluation(runs):
         RunFolder(folder).log(rows)
     table = tables.behaviour_table({"feedback": runs["feedback"]})
     assert table.to_dict("records") == [{"arm": "feedback", "split": "test", "departments_in_order": 0.75}]
+
+
+def test_who_had_nothing_to_read_is_no_first_try(runs):
+    """Logged is .25, with later rollouts of groups in which nobody failed; only the first of the first places succeeds
+    as often."""
+    for folder in runs["feedback"]:
+        start = RunFolder(folder).config.feedback.start
+        places = {f"success_at_{k}": 0.25 if k == 1 else 0.0 for k in range(1, start)} | {f"success_at_{start}": 0.75}
+        step = {"kind": "step", "tasks": 10, "step": 1, "feedback_success": 0.5, "first_try_success": 0.25}
+        (folder / "metrics.jsonl").write_text(json.dumps(step | places) + "\n")
+    (row,) = feedback_table({"feedback": runs["feedback"]}).to_dict("records")
+    assert (row["first try"], row["later places"]) == (pytest.approx(0.25 / (start - 1)), 0.75)
 
 
 def test_what_reads_feedback_may_unlearn_it(runs):

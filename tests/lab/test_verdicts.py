@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -110,10 +111,29 @@ def test_a_claim_about_elsewhere_is_judged_by_what_was_measured_there(runs):
             ]
             write_measurement(RunFolder(folder), TRANSFER, rows)
     two = {arm: runs[arm] for arm in ("ours", "never")}
-    claims = [claim("never", "ours", 0.05, levels=levels, elsewhere=True) for levels in (None, (4,), (5,))]
+    claims = [claim("never", "ours", 0.05, levels=levels, of="transfer") for levels in (None, (4,), (5,))]
     table = verdict_table(two, claims)
     assert table["value"].tolist() == [0.5, 1, 0] and table["verdict"].tolist()[1:] == ["supported", "refuted"]
     assert verdict_table({}, claims).empty, "as in a clone, where nothing was measured yet"
+
+
+def test_a_claim_about_rules_is_judged_by_what_was_known_at_the_end(runs):
+    """One number a run: ours knew .75 before, and knows half; never knows what its seed says, .1 to .5."""
+    for folder in (folder for arm in ("ours", "never") for folder in runs[arm]):
+        run = RunFolder(folder)
+        end = 0.5 if folder.parent.name == "ours" else 0.1 * (run.config.seed + 1)
+        known = [(0, "validation", 0.75), (80, "validation", end), (80, "test", 0.9)]
+        run.log(
+            {"kind": "rules", "tasks": tasks, "step": tasks, "split": split, "rule_accuracy": share}
+            for tasks, split, share in known
+        )
+    table = verdict_table(runs, [claim("ours", "never", 0.05, of="rules"), claim("ours", "theirs", 0, of="rules")])
+    (row,) = table.to_dict("records")
+    assert row["value"] == pytest.approx(0.2) and (row["low"], row["high"]) == pytest.approx((0, 0.4))
+    assert verdict_table({}, [claim("ours", "never", 0.05, of="rules")]).empty
+    for settings in ({"levels": (1,)}, {"relative": True}, {"measure": "area"}, {"by": "unit"}):
+        with pytest.raises(TypeError, match="of rules"):
+            claim("ours", "never", 0.05, of="rules", **settings)
 
 
 def test_fewer_than_five_runs_decide_nothing(runs):
@@ -155,13 +175,13 @@ def test_what_is_no_claim_is_said(tmp_path):
 def test_the_claims_are_about_arms_that_exist(monkeypatch):
     monkeypatch.chdir(ROOT)  # grids name their configs from there
     grids = {"factorial": ["science.yaml"], "ablation": [p.name for p in Path("configs").glob("ablation_*.yaml")]}
-    grids["feedback"] = ["feedback_grid.yaml"]
+    grids |= {"feedback": ["feedback_grid.yaml"], "reasons": ["science.yaml", "reasons.yaml"]}
     for table, files in grids.items():
         arms = {arm for file in files for arm in by_arm(read_grid(Path("configs") / file, "out"))}
         claims = read_claims(CLAIMS, table)
         assert {c.arm for c in claims} | {c.other for c in claims} <= arms
         assert {c.measure for c in claims} <= set(MEASURES) and {c.kind for c in claims} == (
-            {"lead"} if table == "ablation" else {"lead", "times"}
+            {"lead"} if table in ("ablation", "reasons") else {"lead", "times"}
         )
         assert len(set(claims)) == len(claims) and len({(c.text, c.split) for c in claims}) == len(claims)
         assert 2 * len(claims) / DRAWS < 0.05, "no claim of so many could ever be decided"
@@ -184,6 +204,17 @@ def test_the_claims_of_notebook_04_are_the_ones_that_were_agreed():
     assert {c.measure for c in controls} == {"area"} and {c.bar for c in controls} == {0.05}
     others = {"none", "placebo", "shared", "stacked", "dream", "baseline", "table", "nearest", "additive"}
     assert {c.other for c in controls} >= others | {"table_frozen", "nearest_frozen", "additive_frozen"}
+
+
+def test_who_hears_lists_is_who_hears_reasons_in_all_else(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    why, lists = (read_grid(f"configs/{name}.yaml", "out") for name in ("science", "reasons"))
+    for one in read_claims(CLAIMS, "reasons"):
+        assert one.other.removesuffix("_list") == one.arm.removesuffix("_frozen")
+        for there in by_arm(lists)[one.other]:
+            mine, theirs = why[by_arm(why)[one.arm][0].with_name(there.name)], lists[there]
+            assert dataclasses.replace(theirs.env, replies="reasons") == mine.env
+            assert dataclasses.replace(theirs, env=mine.env, name=mine.name) == mine
 
 
 def test_the_arms_that_two_grids_share_are_the_same_runs(monkeypatch):
