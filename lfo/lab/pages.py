@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from lfo import config
-from lfo.lab.statistics import SUPPORTED, together
+from lfo.lab.statistics import REFUTED, SUPPORTED, together
 
 
 class PageError(ValueError):
@@ -35,6 +35,7 @@ FIGURES = {
     "04_dials": "circumstances and reasons, policy frozen",
     "04_curves_tasks": "success against sampled tasks",
 }
+JUDGED = ("04_verdicts", "04_reasons_verdicts")  # the tables whose hypotheses it lists
 KNOWN, NEW = "validation", "test"
 PLACES = {KNOWN: "known", NEW: "new"}  # companies
 
@@ -55,11 +56,18 @@ TABLES = {
     "company all that can be known, and the truth:",
     "04_dials": "Kinds of circumstances, and whether CSRs give reasons: success after 320 tasks, policy\n"
     "frozen ([dials.yaml](../configs/dials.yaml)):",
+    "04_reasons": "What reasons are worth to whoever predicts replies: of the ways of held-out tasks, the share whose reply\n"
+    "is known, where CSRs list what they want and where they say why; same worlds, means (described, not judged):",
+    "04_reasons_verdicts": "The claims about that, at 4 circumstances in all five worlds "
+    "([reasons.yaml](../configs/reasons.yaml)):",
+    "04_acquaintance": "Success by whether the company was called in training, and how its rules depart from the usual ones:",
     "04_attempts": "Success within k attempts, and calls per success:",
     "08_overview": "Feedback-guided DAPO, first attempts, which read no feedback but the notes of who says some "
     "([notebook 08](../notebooks/08_feedback_guided_dapo.ipynb)):",
     "08_verdicts": "What becomes of its claims:",
     "08_factor": "Tasks to nine tenths of what the baseline ends with, as above:",
+    "08_kinds": "New kinds of task: trained on levels 1 to 3 alone, measured at 4 and 5 as well:",
+    "08_kinds_verdicts": "What becomes of the claim about them:",
     "08_sources_verdicts": "Who should say what went wrong, in tuning worlds, at known companies:",
     "08_sources": "Area under the curve by who says it, against rules; seconds where both ran on one kind of machine:",
     "08_tuning": "Its settings in tuning worlds, which no figure above shows, at known companies; mind how few runs:",
@@ -128,10 +136,10 @@ def _percent(row: Mapping[str, str] | None) -> str:
 
 def _verdicts(results: Path) -> str:
     """A line for every hypothesis, which is what stands before the last colon of its claims: what became of it."""
-    found: dict[str, dict[str, list[str]]] = {}
-    for row in read_table(results / "04_verdicts.csv"):
-        hypothesis = row["claim"].rpartition(": ")[0] or row["claim"]
-        found.setdefault(hypothesis, {}).setdefault(row["split"], []).append(row["verdict"])
+    found: dict[str, dict[str, dict[str, str]]] = {}
+    for row in (row for name in JUDGED for row in read_table(results / f"{name}.csv")):
+        hypothesis, _, part = row["claim"].rpartition(": ")
+        found.setdefault(hypothesis or part, {}).setdefault(row["split"], {})[part] = row["verdict"]
     lines = []
     for hypothesis, splits in found.items():
         said = [f"{PLACES[split]} {_verdict(parts)}" for split, parts in splits.items()]
@@ -139,10 +147,12 @@ def _verdicts(results: Path) -> str:
     return "\n".join(lines)
 
 
-def _verdict(parts: list[str]) -> str:
-    """One refuted claim refutes a hypothesis, all of them support it; in brackets, how many are supported."""
-    count = f" ({parts.count(SUPPORTED)}/{len(parts)} supported)" if len(parts) > 1 else ""
-    return f"**{together(parts)}**{count}"
+def _verdict(parts: Mapping[str, str]) -> str:
+    """One refuted claim refutes a hypothesis, all of them support it; in brackets, how many are supported, and which
+    are refuted."""
+    verdicts, refuted = [*parts.values()], [part for part, verdict in parts.items() if verdict == REFUTED]
+    count = f"{verdicts.count(SUPPORTED)}/{len(verdicts)} supported" + "".join(f", not {part}" for part in refuted)
+    return f"**{together(verdicts)}**" + (f" ({count})" if len(verdicts) > 1 else "")
 
 
 # --- docs ------------------------------------------------------------------------------------

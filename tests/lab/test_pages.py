@@ -54,6 +54,7 @@ imagine is ahead of every control: none,test,0.1,0.1,0.1,15,0.01,supported
 imagine is ahead of every control: table,validation,0.1,0.1,0.1,15,0.01,supported
 imagine is ahead of every control: table,test,0.1,0.1,0.1,15,0.3,undecided
 training adds 10 points: table,test,0.1,0.1,0.1,15,0.01,refuted
+training adds 10 points: imagine,test,0.1,0.1,0.1,15,0.3,undecided
 """
 
 
@@ -96,7 +97,7 @@ def test_a_hypothesis_is_as_good_as_all_of_its_claims(root):
     (root / "results" / "04_verdicts.csv").write_text(VERDICTS)
     assert [line for line in pages.headline(root / "results").splitlines() if line.startswith("- ")] == [
         "- imagine is ahead of every control: known **supported** (2/2 supported), new **undecided** (1/2 supported)",
-        "- training adds 10 points: new **refuted**",
+        "- training adds 10 points: new **refuted** (0/2 supported, not table)",
     ]
 
 
