@@ -56,11 +56,12 @@ TABLES = {
     "company all that can be known, and the truth:",
     "04_dials": "Kinds of circumstances, and whether CSRs give reasons: success after 320 tasks, policy\n"
     "frozen ([dials.yaml](../configs/dials.yaml)):",
-    "04_reasons": "What reasons are worth to whoever predicts replies: of the ways of held-out tasks, the share whose reply\n"
-    "is known, where CSRs list what they want and where they say why; same worlds, means (described, not judged):",
+    "04_reasons": "What reasons are worth to whoever predicts replies: of the ways of held-out tasks, the share whose\n"
+    "reply is known, where CSRs list what they want and where they say why; same worlds, means (described only):",
     "04_reasons_verdicts": "The claims about that, at 4 circumstances in all five worlds "
     "([reasons.yaml](../configs/reasons.yaml)):",
-    "04_acquaintance": "Success by whether the company was called in training, and how its rules depart from the usual ones:",
+    "04_acquaintance": "Success by whether the company was called in training, and how its rules depart from the\n"
+    "usual ones:",
     "04_attempts": "Success within k attempts, and calls per success:",
     "08_overview": "Feedback-guided DAPO, first attempts, which read no feedback but the notes of who says some "
     "([notebook 08](../notebooks/08_feedback_guided_dapo.ipynb)):",
