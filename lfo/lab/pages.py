@@ -51,6 +51,8 @@ TABLES = {
     "than the baseline's own that is (described, not judged; no interval where many draws never arrive):",
     "04_knowledge": "What is known at the end, as shares that mean the right thing: of calls on the ways of held-out\n"
     "tasks, and of what was really answered to each arm's own calls, by kind; beside calls that were learned:",
+    "04_untrained": "Is a world model better than the base that it began as? Of the replies to its own policy's calls\n"
+    "at held-out tasks those that it had right, before training and at the end, which are not the same calls:",
     "04_told": "What bounds it: the same policies told nothing, what their world model says (`imagined`), what is\n"
     "usual in the trade (`typical`; `typical and house` with the field that companies of it like to add), of a new\n"
     "company all that can be known, and the truth:",

@@ -104,6 +104,30 @@ def knowledge_table(runs: Runs) -> pd.DataFrame:
     return table.assign(split=table["split"].map(names)).rename(columns={"split": "companies"})
 
 
+def untrained_table(runs: Runs) -> pd.DataFrame:
+    """Whether training made a world model better than the base that it began as: shares of the real replies to greedy
+    episodes that it had right in meaning, before the first task and at the end, by kind of reply; all runs pooled.
+
+    The calls are each evaluation's own policy's, so that the two columns are not about the same calls.
+    """
+    replies = frame(runs, "reply")
+    if replies.empty:
+        return pd.DataFrame(columns=["arm", "companies", "reply", "untrained", "calls then", "trained", "calls"])
+    replies = replies[replies["split"].isin(SPLIT_NAMES)].assign(hits=lambda rows: rows["accuracy"] * rows["n"])
+    everything = pd.concat([replies.assign(category="all"), replies])
+    by = ["arm", "split", "category"]
+    before, after = (
+        part.groupby(by, sort=False)[["hits", "n"]].sum()
+        for part in (everything[everything["tasks"] == 0], _last(everything))
+    )
+    table = before.add_suffix(" then").join(after, how="outer").reset_index()
+    table["untrained"], table["trained"] = table["hits then"] / table["n then"], table["hits"] / table["n"]
+    table = table.assign(split=table["split"].map(SPLIT_NAMES)).rename(
+        columns={"split": "companies", "category": "reply", "n then": "calls then", "n": "calls"}
+    )
+    return table[["arm", "companies", "reply", "untrained", "calls then", "trained", "calls"]]
+
+
 def known(runs: Runs, split: str) -> list[Curve]:
     """The share of ways of a split's tasks whose reply is known at the end, one number a run; memories and world
     models have one."""

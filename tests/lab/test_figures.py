@@ -250,6 +250,34 @@ def test_reply_table_weighs_by_replies(runs):
     assert table.loc[("dual", "validation", "auth_failed"), "accuracy"] == pytest.approx((4 + 8 + 24) / 48)
 
 
+def test_trained_stands_beside_untrained(tmp_path):
+    """Of ten replies two were right before, of thirty twenty-one at the end; what was learned does not count."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(as_dict(build(RunConfig, {}))))
+    replies = [("test", 0, "success", 1.0, 2), ("test", 0, "auth_failed", 0.0, 8), ("test", 8, "success", 0.7, 30)]
+    rows = [
+        {
+            "kind": "reply",
+            "tasks": tasks,
+            "step": tasks,
+            "split": split,
+            "category": category,
+            "accuracy": share,
+            "n": n,
+        }
+        for split, tasks, category, share, n in [*replies, ("train", 8, "success", 1.0, 9)]
+    ]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    table = tables.untrained_table({"imagine": [folder]}).set_index("reply")
+    assert set(table.index) == {"all", "success", "auth_failed"}
+    assert table.loc["all", ["untrained", "calls then", "trained", "calls"]].tolist() == pytest.approx(
+        [0.2, 10, 0.7, 30]
+    )
+    assert table.loc["success", ["untrained", "trained"]].tolist() == pytest.approx([1.0, 0.7])
+    assert math.isnan(table.loc["auth_failed", "trained"]) and tables.untrained_table({}).empty
+
+
 def test_what_reasons_are_worth(tmp_path):
     """Compared are runs of the same world and seed: of two worlds with reasons one was run with lists. At 0
     circumstances there are no reasons."""
