@@ -12,7 +12,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import seaborn as sns
 
-from lfo.lab.reading import SPLIT_NAMES, Runs, aligned, by_run, count_runs, frame
+from lfo.lab.reading import RUN, SPLIT_NAMES, Runs, aligned, by_run, count_runs, frame
 from lfo.lab.verdicts import Claim
 from lfo.runs import RunFolder
 
@@ -62,6 +62,22 @@ def feedback_table(runs: Runs) -> pd.DataFrame:
         ends = {name: by_run(some)["feedback_success"].mean().median() for name, some in quarters.items()}
         rows.append({"arm": arm} | {said[name]: means[name] for name in names} | ends | {"runs": count_runs(part)})
     return pd.DataFrame(rows)
+
+
+def unaided_table(runs: Runs) -> pd.DataFrame:
+    """Of arms whose policies read notes, what they can do without: success at the last evaluation, medians over the
+    runs, by companies, with notes and without on the same episodes. Empty where no run was evaluated without."""
+    bare, noted = frame(runs, "unaided"), frame(runs, "success")
+    columns = ["arm", "companies", "with notes", "without notes", "runs"]
+    if bare.empty:
+        return pd.DataFrame(columns=columns)
+    keys = ["arm", *RUN, "split", "level", "tasks"]
+    both = bare.merge(noted, on=keys, suffixes=(" without", "")).query("level == 0")
+    last = both[both["tasks"] == both.groupby(["arm", *RUN])["tasks"].transform("max")]
+    found = last.groupby(["arm", "split"], sort=False)
+    table = found.agg(**{"with notes": ("success", "median"), "without notes": ("success without", "median")})
+    table = table.assign(runs=found.size()).reset_index()
+    return table.assign(split=table["split"].map(SPLIT_NAMES)).rename(columns={"split": "companies"})[columns]
 
 
 def _steps(runs: Runs) -> pd.DataFrame:

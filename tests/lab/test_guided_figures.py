@@ -25,6 +25,7 @@ from lfo.lab.guided import (
     question_table,
     second_attempt,
     training_figure,
+    unaided_table,
 )
 from lfo.lab.reading import SPLIT_NAMES
 from lfo.lab.sweep import by_arm, read_grid
@@ -157,6 +158,19 @@ def test_who_had_nothing_to_read_is_no_first_try(runs):
         (folder / "metrics.jsonl").write_text(json.dumps(step | places) + "\n")
     (row,) = feedback_table({"feedback": runs["feedback"]}).to_dict("records")
     assert (row["first try"], row["later places"]) == (pytest.approx(0.25 / (start - 1)), 0.75)
+
+
+def test_what_a_policy_can_do_without_its_notes(runs):
+    """In two worlds .5 and 1 with notes, a quarter and nothing without; the evaluation before does not count."""
+    assert unaided_table(runs).empty
+    for folder, shares in zip(runs["feedback"], ((0.5, 0.25), (1.0, 0.0)), strict=True):
+        (folder / "metrics.jsonl").write_text("")
+        for tasks, (noted, bare) in ((0, (0.0, 1.0)), (80, shares)):
+            where = {"tasks": tasks, "step": tasks, "split": "test", "level": 0, "n": 4}
+            kinds = {"success": noted, "unaided": bare}
+            RunFolder(folder).log({"kind": kind, "success": share, **where} for kind, share in kinds.items())
+    (row,) = unaided_table(runs).to_dict("records")
+    assert (row["with notes"], row["without notes"], row["runs"]) == (0.75, 0.125, 2)
 
 
 def test_what_reads_feedback_may_unlearn_it(runs):
