@@ -63,7 +63,8 @@ class Guided:
         return random.Random(derive_seed(self.config.seed, "feedback", group)).random() < self.feedback.share * left
 
     def before_turn(self, row: Row) -> Script:
-        """On the first turn, what there is to tell, and who acts; once the inner coupling may note, the telling."""
+        """On the first turn, what there is to tell, and who acts; once the inner coupling may note, the telling. Where
+        nothing fits into the trajectory by then, the teacher plays on unread, which still counts as guided."""
         if row.told is None:
             told = yield from self.lessons(row)
             row.told = [self.codec.note(SOURCE, self.codec.encode(one.text)) for one in told]
