@@ -35,7 +35,6 @@ FIGURES = {
     "04_dials": "circumstances and reasons, policy frozen",
     "04_curves_tasks": "success against sampled tasks",
 }
-JUDGED = ("04_verdicts", "04_reasons_verdicts")  # the tables whose hypotheses it lists
 KNOWN, NEW = "validation", "test"
 PLACES = {KNOWN: "known", NEW: "new"}  # companies
 
@@ -140,7 +139,7 @@ def _percent(row: Mapping[str, str] | None) -> str:
 def _verdicts(results: Path) -> str:
     """A line for every hypothesis, which is what stands before the last colon of its claims: what became of it."""
     found: dict[str, dict[str, dict[str, str]]] = {}
-    for row in (row for name in JUDGED for row in read_table(results / f"{name}.csv")):
+    for row in read_table(results / "04_verdicts.csv"):
         hypothesis, _, part = row["claim"].rpartition(": ")
         found.setdefault(hypothesis or part, {}).setdefault(row["split"], {})[part] = row["verdict"]
     lines = []
@@ -155,6 +154,8 @@ def _verdict(parts: Mapping[str, str]) -> str:
     are refuted."""
     verdicts, refuted = [*parts.values()], [part for part, verdict in parts.items() if verdict == REFUTED]
     count = f"{verdicts.count(SUPPORTED)}/{len(verdicts)} supported" + "".join(f", not {part}" for part in refuted)
+    if refuted and len(refuted) == len(verdicts):
+        count = f"{len(refuted)}/{len(verdicts)}"
     return f"**{together(verdicts)}**" + (f" ({count})" if len(verdicts) > 1 else "")
 
 
