@@ -153,9 +153,9 @@ def _verdict(parts: Mapping[str, str]) -> str:
     """One refuted claim refutes a hypothesis, all of them support it; in brackets, how many are supported, and which
     are refuted."""
     verdicts, refuted = [*parts.values()], [part for part, verdict in parts.items() if verdict == REFUTED]
-    count = f"{verdicts.count(SUPPORTED)}/{len(verdicts)} supported" + "".join(f", not {part}" for part in refuted)
-    if refuted and len(refuted) == len(verdicts):
-        count = f"{len(refuted)}/{len(verdicts)}"
+    count = f"{verdicts.count(SUPPORTED)}/{len(verdicts)} supported" + f"; refuted: {', '.join(refuted)}" * bool(
+        refuted
+    )
     return f"**{together(verdicts)}**" + (f" ({count})" if len(verdicts) > 1 else "")
 
 

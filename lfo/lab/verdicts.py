@@ -52,6 +52,8 @@ class Claim:
     of: Literal["success", "transfer", "rules"] = "success"
 
     def __post_init__(self):
+        if self.of not in ("success", "transfer", "rules"):
+            raise TypeError(f"of is success, transfer or rules, not {self.of}")
         if self.of == "rules" and (self.levels or self.relative or self.measure != "success"):
             raise TypeError("of rules the measure is success, without levels, not relative")
         if self.of != "success" and self.by != "company_id":

@@ -279,14 +279,16 @@ def test_trained_stands_beside_untrained(tmp_path):
 
 
 def test_what_reasons_are_worth(tmp_path):
-    """Compared are runs of the same world and seed: of two worlds with reasons one was run with lists. At 0
-    circumstances there are no reasons."""
+    """Compared are runs of the same world and seed: of three worlds with reasons two were run with lists, one of which
+    lost. At 0 circumstances there are no reasons."""
     runs: dict[str, list[Path]] = {}
     for replies, circumstances, world, share in (
         ("list", 4, 1, 0.25),
         ("list", 0, 1, 0.5),
         ("reasons", 4, 1, 0.75),
         ("reasons", 4, 2, 1.0),
+        ("list", 4, 3, 0.5),
+        ("reasons", 4, 3, 0.25),
         ("reasons", 0, 1, 1.0),
     ):
         env = {"circumstances": circumstances, "replies": replies, "world_seed": world}
@@ -300,7 +302,7 @@ def test_what_reasons_are_worth(tmp_path):
         runs.setdefault(f"{replies}{circumstances}/imagine", []).append(folder)
     (row,) = tables.reasons_table(runs).to_dict("records")
     assert row["companies"] == "new companies (test)" and (row["arm"], row["circumstances"]) == ("imagine", 4)
-    assert [row[name] for name in ("runs", "list", "reasons", "gain", "ahead")] == [1, 0.25, 0.75, 0.5, 1]
+    assert [row[name] for name in ("runs", "list", "reasons", "gain", "ahead")] == [2, 0.375, 0.5, 0.125, 1]
     assert tables.reasons_table({}).empty
 
 

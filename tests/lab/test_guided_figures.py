@@ -168,7 +168,8 @@ def test_what_a_policy_can_do_without_its_notes(runs):
         for tasks, (noted, bare) in ((0, (0.0, 1.0)), (80, shares)):
             where = {"tasks": tasks, "step": tasks, "split": "test", "level": 0, "n": 4}
             kinds = {"success": noted, "unaided": bare}
-            RunFolder(folder).log({"kind": kind, "success": share, **where} for kind, share in kinds.items())
+            rows = [{"kind": kind, "success": share, **where} for kind, share in kinds.items()]
+            RunFolder(folder).log([*rows, *({**row, "level": 1, "success": 0.9} for row in rows)])
     (row,) = unaided_table(runs).to_dict("records")
     assert (row["with notes"], row["without notes"], row["runs"]) == (0.75, 0.125, 2)
 

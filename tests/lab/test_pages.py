@@ -97,7 +97,7 @@ def test_a_hypothesis_is_as_good_as_all_of_its_claims(root):
     (root / "results" / "04_verdicts.csv").write_text(VERDICTS)
     assert [line for line in pages.headline(root / "results").splitlines() if line.startswith("- ")] == [
         "- imagine is ahead of every control: known **supported** (2/2 supported), new **undecided** (1/2 supported)",
-        "- training adds 10 points: new **refuted** (0/2 supported, not table)",
+        "- training adds 10 points: new **refuted** (0/2 supported; refuted: table)",
     ]
 
 

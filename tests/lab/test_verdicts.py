@@ -168,6 +168,11 @@ def test_what_is_no_claim_is_said(tmp_path):
     path.write_text("here:\n- {text: x, arm: a}\n")
     with pytest.raises(ConfigError, match=r"'here': .* is no claim"):
         read_claims(path, "here")
+    path.write_text(
+        "here:\n- {text: x, arm: a, other: b, measure: success, kind: lead, bar: 0, split: test, of: rule}\n"
+    )
+    with pytest.raises(ConfigError, match="of is success, transfer or rules, not rule"):
+        read_claims(path, "here")
     with pytest.raises(ConfigError, match="no table 'there'; it has: here"):
         read_claims(path, "there")
 
