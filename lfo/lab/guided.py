@@ -13,6 +13,8 @@ import pandas as pd
 import seaborn as sns
 
 from lfo.lab.reading import RUN, SPLIT_NAMES, Runs, aligned, by_run, count_runs, frame
+from lfo.lab.statistics import REFUTED, SUPPORTED, UNDECIDED
+from lfo.lab.tables import at_last
 from lfo.lab.verdicts import Claim
 from lfo.runs import RunFolder
 
@@ -23,7 +25,7 @@ QUESTIONS = {
     4: "new companies: does it hold there?",
     5: "levels 1 to 5: does it help most where tasks are hard?",
 }
-SUPPORTED, REFUTED, UNDECIDED, OPEN = "supported", "refuted", "undecided", "not yet run"
+OPEN = "not yet run"
 SECOND = 0.9  # success within two attempts at new companies that is aimed at
 FIRST, LATER = "first_try_success", "later_success"
 SHARES = {
@@ -73,8 +75,7 @@ def unaided_table(runs: Runs) -> pd.DataFrame:
         return pd.DataFrame(columns=columns)
     keys = ["arm", *RUN, "split", "level", "tasks"]
     both = bare.merge(noted, on=keys, suffixes=(" without", "")).query("level == 0")
-    last = both[both["tasks"] == both.groupby(["arm", *RUN])["tasks"].transform("max")]
-    found = last.groupby(["arm", "split"], sort=False)
+    found = at_last(both).groupby(["arm", "split"], sort=False)
     table = found.agg(**{"with notes": ("success", "median"), "without notes": ("success without", "median")})
     table = table.assign(runs=found.size()).reset_index()
     return table.assign(split=table["split"].map(SPLIT_NAMES)).rename(columns={"split": "companies"})[columns]

@@ -61,6 +61,7 @@ TABLES = {
     "reply is known, where CSRs list what they want and where they say why; same worlds, means (described only):",
     "04_reasons_verdicts": "The claims about that, at 4 circumstances in all five worlds "
     "([reasons.yaml](../configs/reasons.yaml)):",
+    "04_reasons_known": "What these know at the end, as above (`..._frozen` hear reasons, `..._list` lists):",
     "04_acquaintance": "Success by whether the company was called in training, and how its rules depart from the\n"
     "usual ones:",
     "04_attempts": "Success within k attempts, and calls per success:",
@@ -153,9 +154,8 @@ def _verdict(parts: Mapping[str, str]) -> str:
     """One refuted claim refutes a hypothesis, all of them support it; in brackets, how many are supported, and which
     are refuted."""
     verdicts, refuted = [*parts.values()], [part for part, verdict in parts.items() if verdict == REFUTED]
-    count = f"{verdicts.count(SUPPORTED)}/{len(verdicts)} supported" + f"; refuted: {', '.join(refuted)}" * bool(
-        refuted
-    )
+    count = f"{verdicts.count(SUPPORTED)}/{len(verdicts)} supported"
+    count += f"; refuted: {', '.join(refuted)}" if refuted else ""
     return f"**{together(verdicts)}**" + (f" ({count})" if len(verdicts) > 1 else "")
 
 

@@ -45,7 +45,7 @@ def median_arrival(success: pd.DataFrame, threshold: float) -> str:
 # --- how far, and at what cost ---------------------------------------------------------------
 
 
-def _last(data: pd.DataFrame) -> pd.DataFrame:
+def at_last(data: pd.DataFrame) -> pd.DataFrame:
     """The rows of every run's last evaluation."""
     return data[data["tasks"] == data.groupby(EACH)["tasks"].transform("max")]
 
@@ -53,7 +53,7 @@ def _last(data: pd.DataFrame) -> pd.DataFrame:
 def final_table(runs: Runs) -> pd.DataFrame:
     """Success at the last evaluation, by arm, split and level (0: all); episodes pooled over the runs, Wilson 95%."""
     rows = []
-    last = _last(frame(runs, "success", needed=True))
+    last = at_last(frame(runs, "success", needed=True))
     for (arm, split, level), part in last.groupby(["arm", "split", "level"], sort=False):
         n = int(part["n"].sum())
         hits = round(float((part["success"] * part["n"]).sum()))
@@ -65,7 +65,7 @@ def final_table(runs: Runs) -> pd.DataFrame:
 
 def behaviour_table(runs: Runs) -> pd.DataFrame:
     """What was done at the last evaluation, medians over the runs, by arm and split; docs/metrics.md defines each."""
-    last = _last(frame(runs, "behaviour", needed=True)).drop(columns=["kind", "tasks", "step", *RUN], errors="ignore")
+    last = at_last(frame(runs, "behaviour", needed=True)).drop(columns=["kind", "tasks", "step", *RUN], errors="ignore")
     return last.groupby(["arm", "split"], sort=False).median().reset_index()
 
 
@@ -74,7 +74,7 @@ def reply_table(runs: Runs) -> pd.DataFrame:
     replies = frame(runs, "reply")
     if replies.empty:
         return pd.DataFrame(columns=["arm", "split", "category", "n", "accuracy"])
-    last = _last(replies)
+    last = at_last(replies)
     last = last.assign(hits=last["accuracy"] * last["n"])
     table = last.groupby(["arm", "split", "category"])[["hits", "n"]].sum().reset_index()
     return table.assign(accuracy=table["hits"] / table["n"]).drop(columns="hits")
@@ -92,7 +92,7 @@ def knowledge_table(runs: Runs) -> pd.DataFrame:
     rules, replies = frame(runs, "rules"), reply_table(runs)
     if rules.empty:
         return pd.DataFrame(columns=["arm", "companies", *WAYS.values()])
-    ways = _last(rules).groupby(["arm", "split"])[list(WAYS)].median().rename(columns=WAYS)
+    ways = at_last(rules).groupby(["arm", "split"])[list(WAYS)].median().rename(columns=WAYS)
     by = replies.assign(hits=replies["accuracy"] * replies["n"]).groupby(["arm", "split"])[["hits", "n"]].sum()
     own = replies.pivot(index=["arm", "split"], columns="category", values="accuracy")
     own.insert(0, "calls", by["n"])
@@ -118,7 +118,7 @@ def untrained_table(runs: Runs) -> pd.DataFrame:
     by = ["arm", "split", "category"]
     before, after = (
         part.groupby(by, sort=False)[["hits", "n"]].sum()
-        for part in (everything[everything["tasks"] == 0], _last(everything))
+        for part in (everything[everything["tasks"] == 0], at_last(everything))
     )
     table = before.add_suffix(" then").join(after, how="outer").reset_index()
     table["untrained"], table["trained"] = table["hits then"] / table["n then"], table["hits"] / table["n"]
@@ -132,7 +132,7 @@ def known(runs: Runs, split: str) -> list[Curve]:
     """The share of ways of a split's tasks whose reply is known at the end, one number a run; memories and world
     models have one."""
     rules = frame(runs, "rules")
-    rows = _last(rules[rules["split"] == split]) if len(rules) else pd.DataFrame({"arm": []})
+    rows = at_last(rules[rules["split"] == split]) if len(rules) else pd.DataFrame({"arm": []})
     return curves_of(rows.assign(task_id="", company_id=""), ["rule_accuracy"])
 
 
@@ -148,7 +148,7 @@ def reasons_table(runs: Runs) -> pd.DataFrame:
     if rules.empty:
         return pd.DataFrame(columns=["arm", "circumstances", "companies", "runs", "list", "reasons", "gain", "ahead"])
     worlds = {name: RunFolder(folders[0]).config.env for name, folders in runs.items()}
-    last = _last(rules)
+    last = at_last(rules)
     last = last.assign(
         replies=last["arm"].map(lambda name: worlds[name].replies),
         circumstances=last["arm"].map(lambda name: worlds[name].circumstances),
@@ -168,7 +168,7 @@ def prediction_table(runs: Runs) -> pd.DataFrame:
     """Some predictions of the world model beside what was said, at the last evaluation of each arm's first run."""
     columns = ["arm", "split", "task_id", "said", "predicted", "right"]
     shown = frame({arm: folders[:1] for arm, folders in runs.items()}, "prediction")
-    return pd.DataFrame(columns=columns) if shown.empty else _last(shown)[columns].reset_index(drop=True)
+    return pd.DataFrame(columns=columns) if shown.empty else at_last(shown)[columns].reset_index(drop=True)
 
 
 def sweep_table(folders: Sequence[str | Path], split: str = "validation") -> pd.DataFrame:
