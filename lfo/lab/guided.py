@@ -13,7 +13,7 @@ import pandas as pd
 import seaborn as sns
 
 from lfo.lab.reading import RUN, SPLIT_NAMES, Runs, aligned, by_run, count_runs, frame
-from lfo.lab.statistics import REFUTED, SUPPORTED, UNDECIDED
+from lfo.lab.statistics import REFUTED, SUPPORTED, UNDECIDED, together
 from lfo.lab.tables import at_last
 from lfo.lab.verdicts import Claim
 from lfo.runs import RunFolder
@@ -139,12 +139,7 @@ def question_table(claims: Sequence[Claim], verdicts: pd.DataFrame, second: str)
     for number, text in QUESTIONS.items():
         there = [c for c in claims if c.question == number or (number == 4 and c.question and c.split == "test")]
         found = [judged.get((c.text, c.split), OPEN) for c in there] + [second] * (number == 4)
+        answer = OPEN if set(found) == {OPEN} else together(found)
         counts = ", ".join(f"{count} {what}" for what, count in sorted(Counter(found).items()))
-        rows.append({"question": f"{number}. {text}", "answer": _together(found), "claims": counts})
+        rows.append({"question": f"{number}. {text}", "answer": answer, "claims": counts})
     return pd.DataFrame(rows)
-
-
-def _together(found: Sequence[str]) -> str:
-    if len(set(found)) == 1:
-        return found[0]
-    return REFUTED if REFUTED in found else UNDECIDED

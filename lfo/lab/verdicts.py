@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -61,8 +61,8 @@ class Claim:
 
 
 def read_claims(path: str | Path, table: str) -> list[Claim]:
-    """The claims of one table of a YAML file. An entry with a list of others, measures or splits is a claim for each;
-    {arm}, {other} and {measure} in its text are filled in.
+    """The claims of one table of a YAML file. An entry with a list of others, measures or splits is a claim for each,
+    as is one with `pairs` of an arm and another; {arm}, {other} and {measure} in its text are filled in.
 
     Raises:
         ConfigError: there is no such table, or an entry is no claim.
@@ -72,15 +72,25 @@ def read_claims(path: str | Path, table: str) -> list[Claim]:
         raise ConfigError(f"{path} has no table '{table}'; it has: {', '.join(data)}.")
     claims = []
     for entry in data[table]:
-        lists = {name: entry[name] for name in ("other", "measure", "split") if isinstance(entry.get(name), list)}
-        for values in itertools.product(*lists.values()):
-            one = entry | dict(zip(lists, values, strict=True))
-            one |= {"levels": tuple(one["levels"])} if one.get("levels") else {}
-            try:
-                claims.append(Claim(**one | {"text": one["text"].format(**one)}))
-            except (TypeError, KeyError) as error:
-                raise ConfigError(f"{path}, '{table}': {entry} is no claim ({error}).") from None
+        try:
+            claims += _claims(**entry)
+        except (TypeError, KeyError, ValueError) as error:
+            raise ConfigError(f"{path}, '{table}': {entry} is no claim ({error}).") from None
     return claims
+
+
+def _claims(text: str, measure, split, arm=None, other=None, pairs=None, levels=None, **rest) -> Iterator[Claim]:
+    """One for each of the pairs, or of an arm's others, and of the measures and splits, each a value or a list."""
+    if not (pairs or (arm and other)) or (pairs and (arm or other)):
+        raise TypeError("it has an arm and others, or else pairs of both")
+    pairs = pairs or [(arm, one) for one in _listed(other)]
+    for (a, b), m, s in itertools.product(pairs, _listed(measure), _listed(split)):
+        said = text.format(arm=a, other=b, measure=m)
+        yield Claim(said, a, b, m, split=s, levels=levels and tuple(levels), **rest)
+
+
+def _listed(value) -> list:
+    return value if isinstance(value, list) else [value]
 
 
 def verdict_table(runs: Runs, claims: Sequence[Claim]) -> pd.DataFrame:

@@ -163,11 +163,41 @@ def test_a_list_is_a_claim_for_each(tmp_path):
     assert claims[0] == Claim("a is ahead: b, area", "a", "b", "area", "lead", 0.1, "test", (3, 4))
 
 
-def test_what_is_no_claim_is_said(tmp_path):
+def test_pairs_are_a_claim_for_each(tmp_path):
     path = tmp_path / "claims.yaml"
-    path.write_text("here:\n- {text: x, arm: a}\n")
+    path.write_text(
+        "here:\n- {text: '{arm} is ahead: {other}', pairs: [[a, b], [c, d]], measure: area, kind: lead, bar: 0,"
+        " split: [validation, test]}\n"
+    )
+    claims = read_claims(path, "here")
+    assert [(c.text, c.arm, c.other, c.split) for c in claims] == [
+        (f"{arm} is ahead: {other}", arm, other, split)
+        for arm, other in ("ab", "cd")
+        for split in ("validation", "test")
+    ]
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        "text: x, arm: a",
+        "text: x, arm: a, measure: area, kind: lead, bar: 0, split: test",
+        "text: x, pairs: [[a, b]], other: b, measure: area, kind: lead, bar: 0, split: test",
+        "text: x, pairs: [[a, b, c]], measure: area, kind: lead, bar: 0, split: test",
+        "text: x, arm: a, other: b, measure: area, kind: lead, bar: 0",
+        "text: '{what}', arm: a, other: b, measure: area, kind: lead, bar: 0, split: test",
+        "just words",
+    ],
+)
+def test_what_is_no_claim_is_refused(tmp_path, entry):
+    path = tmp_path / "claims.yaml"
+    path.write_text(f"here:\n- {{{entry}}}\n" if ": " in entry else f"here:\n- {entry}\n")
     with pytest.raises(ConfigError, match=r"'here': .* is no claim"):
         read_claims(path, "here")
+
+
+def test_what_is_wrong_with_a_claim_is_said(tmp_path):
+    path = tmp_path / "claims.yaml"
     path.write_text(
         "here:\n- {text: x, arm: a, other: b, measure: success, kind: lead, bar: 0, split: test, of: rule}\n"
     )
