@@ -38,56 +38,82 @@ FIGURES = {
 KNOWN, NEW = "validation", "test"
 PLACES = {KNOWN: "known", NEW: "new"}  # companies
 
-# What docs/results.md shows: tables, each with what is to be said before it.
+# What docs/results.md shows: tables, each with its heading and what is to be said before it.
 TABLES = {
-    "04_verdicts": "What becomes of the claims, which were written down before the worlds were opened "
+    "04_verdicts": "### Claims of the factorial\n\n"
+    "What becomes of the claims, which were written down before the worlds were opened "
     "([claims.yaml](../configs/claims.yaml)).\n"
     "Adjusted p-values (Holm) over the table; fewer than five runs decide nothing:",
-    "04_factorial": "Success, greedy, all levels; sampled tasks, dropped ones included; median and 95% interval of a "
+    "04_factorial": "### Success of every arm\n\n"
+    "Success, greedy, all levels; sampled tasks, dropped ones included; median and 95% interval of a "
     "hierarchical bootstrap over worlds, runs, companies and tasks.\n"
     "[Notebook 04](../notebooks/04_transfer_eval.ipynb) says what each arm is.",
-    "04_factor": "Sampled tasks to nine tenths of what the baseline ends with after its 800, and how many times fewer\n"
+    "04_factor": "### Tasks to nine tenths of the baseline\n\n"
+    "Sampled tasks to nine tenths of what the baseline ends with after its 800, and how many times fewer\n"
     "than the baseline's own that is (described, not judged; no interval where many draws never arrive):",
-    "04_knowledge": "What is known at the end, as shares that mean the right thing: of calls on the ways of held-out\n"
+    "04_knowledge": "### What is known\n\n"
+    "What is known at the end, as shares that mean the right thing: of calls on the ways of held-out\n"
     "tasks, and of what was really answered to each arm's own calls, by kind; beside calls that were learned:",
-    "04_untrained": "Is a world model better than the base that it began as? Of the replies to its own policy's calls\n"
+    "04_untrained": "### World models beside the untrained base\n\n"
+    "Is a world model better than the base that it began as? Of the replies to its own policy's calls\n"
     "at held-out tasks those that it had right, before training and at the end, which are not the same calls:",
-    "04_told": "What bounds it: the same policies told nothing, what their world model says (`imagined`), what is\n"
+    "04_told": "### What bounds the policy\n\n"
+    "What bounds it: the same policies told nothing, what their world model says (`imagined`), what is\n"
     "usual in the trade (`typical`; `typical and house` with the field that companies of it like to add), of a new\n"
     "company all that can be known, and the truth:",
-    "04_dials": "Kinds of circumstances, and whether CSRs give reasons: success after 320 tasks, policy\n"
+    "04_dials": "### Both dials\n\n"
+    "Kinds of circumstances, and whether CSRs give reasons: success after 320 tasks, policy\n"
     "frozen ([dials.yaml](../configs/dials.yaml)):",
-    "04_reasons": "What reasons are worth to whoever predicts replies: of the ways of held-out tasks, the share whose\n"
+    "04_reasons": "### Reasons, at all positions of the dials\n\n"
+    "What reasons are worth to whoever predicts replies: of the ways of held-out tasks, the share whose\n"
     "reply is known, where CSRs list what they want and where they say why; same worlds, means (described only):",
-    "04_reasons_verdicts": "The claims about that, at 4 circumstances in all five worlds "
+    "04_reasons_verdicts": "### Claims about reasons\n\n"
+    "The claims about that, at 4 circumstances in all five worlds "
     "([reasons.yaml](../configs/reasons.yaml)):",
-    "04_reasons_known": "What these know at the end, as above (`..._frozen` hear reasons, `..._list` lists):",
-    "04_acquaintance": "Success by whether the company was called in training, and how its rules depart from the\n"
+    "04_reasons_known": "### What is known with reasons and with lists\n\n"
+    "What these know at the end, as above (`..._frozen` hear reasons, `..._list` lists):",
+    "04_acquaintance": "### Companies called before, and unusual rules\n\n"
+    "Success by whether the company was called in training, and how its rules depart from the\n"
     "usual ones:",
-    "04_attempts": "Success within k attempts, and calls per success:",
-    "08_overview": "Feedback-guided DAPO, first attempts, which read no feedback but the notes of who says some "
+    "04_attempts": "### Another try\n\nSuccess within k attempts, and calls per success:",
+    "08_overview": "### Feedback\n\n"
+    "Feedback-guided DAPO, first attempts, which read no feedback but the notes of who says some "
     "([notebook 08](../notebooks/08_feedback_guided_dapo.ipynb)):",
-    "08_verdicts": "What becomes of its claims:",
-    "08_factor": "Tasks to nine tenths of what the baseline ends with, as above:",
-    "08_kinds": "New kinds of task: trained on levels 1 to 3 alone, measured at 4 and 5 as well:",
-    "08_kinds_verdicts": "What becomes of the claim about them:",
-    "08_sources_verdicts": "Who should say what went wrong, in tuning worlds, at known companies:",
-    "08_sources": "Area under the curve by who says it, against rules; seconds where both ran on one kind of machine:",
-    "08_tuning": "Its settings in tuning worlds, which no figure above shows, at known companies; mind how few runs:",
-    "09_factorial": "The shell world: success on tasks with house tools, at known and at new machines "
+    "08_verdicts": "### Claims about feedback\n\nWhat becomes of its claims:",
+    "08_factor": "### Feedback: tasks to nine tenths of the baseline\n\n"
+    "Tasks to nine tenths of what the baseline ends with, as above:",
+    "08_kinds": "### Feedback: new kinds of task\n\n"
+    "New kinds of task: trained on levels 1 to 3 alone, measured at 4 and 5 as well:",
+    "08_kinds_verdicts": "### Claim about new kinds of task\n\nWhat becomes of the claim about them:",
+    "08_sources_verdicts": "### Claims about who says it\n\n"
+    "Who should say what went wrong, in tuning worlds, at known companies:",
+    "08_sources": "### Who says it\n\n"
+    "Area under the curve by who says it, against rules; seconds where both ran on one kind of machine:",
+    "08_tuning": "### Feedback: its settings\n\n"
+    "Its settings in tuning worlds, which no figure above shows, at known companies; mind how few runs:",
+    "09_factorial": "### The shell\n\n"
+    "The shell world: success on tasks with house tools, at known and at new machines "
     "([notebook 09](../notebooks/09_shell_ppo.ipynb)):",
-    "09_objectives": "PPO beside DAPO, without notes: success before and after, and how many times as much that is:",
-    "09_ppo_settings": "What PPO's guide leaves open, one setting at a time: success on known templates, and points "
+    "09_objectives": "### The shell: PPO beside DAPO\n\n"
+    "PPO beside DAPO, without notes: success before and after, and how many times as much that is:",
+    "09_ppo_settings": "### The shell: settings of PPO\n\n"
+    "What PPO's guide leaves open, one setting at a time: success on known templates, and points "
     "above `ppo`:",
-    "09_real_model": "SmolLM2-135M by PPO's ten epochs of fifty, one run: greedy success on held-out tasks, with\n"
+    "09_real_model": "### The shell: SmolLM2-135M\n\n"
+    "SmolLM2-135M by PPO's ten epochs of fifty, one run: greedy success on held-out tasks, with\n"
     "Wilson 95% intervals over the tasks; level 0 is all:",
-    "09_ends": "How held-out tasks of skills end, in percent, before and after PPO, of the runs that were looked at:",
-    "09_ends_by_root": "The same on known templates alone, by the folder in which a task's tree is:",
-    "10_factorial": "The public world, where 22% is chance and a constant answer wins half "
+    "09_ends": "### The shell: how tasks end\n\n"
+    "How held-out tasks of skills end, in percent, before and after PPO, of the runs that were looked at:",
+    "09_ends_by_root": "### The shell: how tasks end, by folder\n\n"
+    "The same on known templates alone, by the folder in which a task's tree is:",
+    "10_factorial": "### The public world\n\n"
+    "The public world, where 22% is chance and a constant answer wins half "
     "([notebook 10](../notebooks/10_public_world.ipynb)):",
-    "10_knowledge": "What its world models know at the end, asked about a right and a wrong place of things (a coin\n"
+    "10_knowledge": "### The public world: what is known\n\n"
+    "What its world models know at the end, asked about a right and a wrong place of things (a coin\n"
     "has half):",
-    "03_final_success": "What `make results` trains in world 0, where everything was developed, by level, pooled over "
+    "03_final_success": "### World 0, of `make results`\n\n"
+    "What `make results` trains in world 0, where everything was developed, by level, pooled over "
     "its seeds, with Wilson 95% intervals ([curves](../results/03_learning_curves.png)):",
 }
 
