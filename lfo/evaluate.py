@@ -174,8 +174,7 @@ def evaluation_rows(
         rows = [{"kind": "success", **row} for row in success_rows(played, tasks)]
         rows.append({"kind": "outcomes", "successes": "".join(str(int(row.success)) for row in played)})
         rows.append({"kind": "behaviour", **behaviour(played)})
-        noted = any(Role.NOTE in row.roles for row in played)
-        if w and (w.context_distillation > 0 or (c.feedback and noted)):  # what is learned without notes shows without
+        if c.policy.learning_rate and any(Role.NOTE in row.roles for row in played):  # does it learn, or only follow?
             unaided = play_tasks(engine, codec, alone(coupling), tasks, c.rollout, c.eval_episodes, seed)
             rows += [{"kind": "unaided", **row} for row in success_rows(unaided, tasks)]
         if listener:

@@ -10,7 +10,7 @@ from scripted import Scripted, by_turn
 from toy import Counting
 
 from lfo import distributed
-from lfo.config import EnvConfig, FeedbackConfig, RolloutConfig, RunConfig, WorldModelConfig
+from lfo.config import EnvConfig, FeedbackConfig, PolicyConfig, RolloutConfig, RunConfig, WorldModelConfig
 from lfo.couplings import Guided, Imagine, Memory, Plain, Truth, alone
 from lfo.couplings.plain import BOTH
 from lfo.envs.base import written
@@ -311,28 +311,37 @@ def test_what_was_learned_is_held_beside_what_was_not(codec):
 
 @pytest.mark.parametrize("name", ["memory", "truth"])
 def test_who_notes_without_a_world_model_is_asked_nothing(codec, name):
-    """The notes are there: without them the policy does as it does unaided. What a memory can tell is examined."""
+    """What a memory can tell is examined; of this call it has nothing to tell."""
     world_model = WorldModelConfig(coupling=name, context_distillation=0.1)
     config = config_of(world_model, eval_tasks=1, eval_episodes=1)
     coupling = Memory(world_model, codec) if name == "memory" else Truth(codec, distillation=0.1)
     engine = Scripted(codec, calling)
     rows = evaluation_rows(engine, codec, coupling, config, [example(codec, "success", "Sales. Done.")])
-    of_success = ["success", "success", "outcomes", "behaviour", "unaided", "unaided"]
-    assert [row["kind"] for row in rows] == of_success + ["rules"] * (name == "memory")
+    of_success = ["success", "success", "outcomes", "behaviour"]
+    assert [row["kind"] for row in rows] == of_success + (["rules"] if name == "memory" else ["unaided"] * 2)
     assert {p.adapter for p in engine.prompts} == {"policy"}
     noted = [codec.decode(p.tokens) for p in engine.prompts]
     assert any("<|note|>truth: " in text for text in noted) == (name == "truth")
 
 
-def test_what_feedback_teaches_beside_notes_is_shown_without_them(codec):
-    """Only where notes were read: without any, or without feedback, the same episodes would be played twice."""
-    for coupling, feedback, expected in (("truth", True, 1), ("truth", False, 0), ("none", True, 0)):
-        config = config_of(WorldModelConfig(coupling=coupling), eval_tasks=1, eval_episodes=1)
-        config = dataclasses.replace(config, feedback=FeedbackConfig() if feedback else None)
-        inner = Truth(codec) if coupling == "truth" else Plain(AdapterLayout(("policy",), None))
-        around = Guided(config, codec, inner) if feedback else inner
-        rows = evaluation_rows(Scripted(codec, calling), codec, around, config)
-        assert sum(row["kind"] == "unaided" and row["level"] == 0 for row in rows) == expected
+@pytest.mark.parametrize(
+    ("coupling", "rate", "feedback", "expected"),
+    [
+        ("truth", 1e-3, None, 1),
+        ("truth", 1e-3, FeedbackConfig(), 1),
+        ("truth", 0, None, 0),
+        ("none", 1e-3, None, 0),
+        ("none", 1e-3, FeedbackConfig(), 0),
+    ],
+)
+def test_what_a_policy_can_do_without_its_notes_is_shown(codec, coupling, rate, feedback, expected):
+    """Where it is trained and notes were read: else the same episodes would be played twice, or say nothing new."""
+    config = config_of(WorldModelConfig(coupling=coupling), eval_tasks=1, eval_episodes=1)
+    config = dataclasses.replace(config, feedback=feedback, policy=PolicyConfig(learning_rate=rate))
+    inner = Truth(codec) if coupling == "truth" else Plain(AdapterLayout(("policy",), None))
+    around = Guided(config, codec, inner) if feedback else inner
+    rows = evaluation_rows(Scripted(codec, calling), codec, around, config)
+    assert sum(row["kind"] == "unaided" and row["level"] == 0 for row in rows) == expected
 
 
 def test_what_a_memory_can_tell_is_counted(codec):

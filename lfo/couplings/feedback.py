@@ -58,7 +58,9 @@ class Guided:
         return [[*scouts, *first], *(rest[i : i + wave] for i in range(0, len(rest), wave))]
 
     def guides(self, group: int) -> bool:
-        """Whether this group, the task with that number of the run, gets feedback."""
+        """Whether this group, the task with that number of the run, gets feedback; those that are dreamt get none."""
+        if group < 0:
+            return False
         left = 1 - group / self.config.task_budget if self.feedback.decay else 1
         return random.Random(derive_seed(self.config.seed, "feedback", group)).random() < self.feedback.share * left
 
@@ -76,19 +78,16 @@ class Guided:
             tell(row)
 
     def _fitting(self, notes: list[list[int]], read: int) -> list[list[int]]:
-        """The latest notes that take no more than half of what is left of a trajectory after so many tokens."""
+        """The last notes that take no more than half of what is left of a trajectory after so many tokens."""
         room = max(0, self.config.rollout.max_tokens - read) // 2
         return next(notes[i:] for i in range(len(notes) + 1) if sum(map(len, notes[i:])) <= room)
 
     def lessons(self, row: Row) -> Told:
         """What the attempts that failed before this one have to tell, by `feedback.accumulate`."""
         found = []
-        if self.feedback.source == "shuffled":
-            found = self._of_others(row, len(failures(row)))
-        else:
-            for one in failures(row):
-                said = yield from self._of_attempt(row.episode.request, one.turns)
-                found += [dataclasses.replace(record, attempt=one.position) for record in self._within(said)]
+        for one, other in itertools.zip_longest(failures(row), self._of_others(row)):
+            said = [other] if other else (yield from self._of_attempt(row.episode.request, one.turns))
+            found += [dataclasses.replace(record, attempt=one.position) for record in self._within(said)]
         return accumulated(found, self.feedback.accumulate)
 
     def _of_attempt(self, request: str, turns: Sequence[Turn]) -> Told:
@@ -123,15 +122,16 @@ class Guided:
         text = self.codec.decode([i for i in said.tokens if i != end]).partition("<|")[0].strip()
         return [Feedback("written", "", text, 0.0)] if text else []
 
-    def _of_others(self, row: Row, count: int) -> list[Feedback]:
-        """The control: of the calls that went wrong at other tasks in earlier steps, one for each failed attempt.
+    def _of_others(self, row: Row) -> list[Feedback]:
+        """The control: of the calls that went wrong at other tasks in earlier steps, one for each failed attempt, while
+        there are any; nothing was heard with another source.
 
         That is less than rules tell, which have a record for every call and form of an attempt.
         """
         mine = row.attempt.task.task_id
         others = [one for example, found in self.heard.items() if example.task_id != mine for one in found]
         rng = random.Random(derive_seed(row.attempt.seed, "shuffled", row.attempt.position))
-        return self._within(rng.sample(others, min(count, len(others))))
+        return rng.sample(others, min(len(failures(row)), len(others)))
 
     def hear(self, examples: Sequence[Example]) -> None:
         self.inner.hear(examples)
@@ -221,7 +221,8 @@ def tell(row: Row) -> None:
 
 
 def accumulated(found: Sequence[Feedback], how: str) -> list[Feedback]:
-    """Of the feedback on several attempts, in their order, what is told. The same words are told once.
+    """Of the feedback on several attempts, in their order, what is told. The same words are told once, in the place of
+    the first.
 
     all: everything; last: of the last attempt that has any; summary: of each callee, and of each kind that is about
     nobody (malformed calls, what a model wrote), what was said last.
@@ -229,5 +230,6 @@ def accumulated(found: Sequence[Feedback], how: str) -> list[Feedback]:
     if how == "last":
         found = [one for one in found if one.attempt == found[-1].attempt]
     if how == "summary":
-        found = list({one.about or one.kind: one for one in found}.values())
+        last = {one.about or one.kind: i for i, one in enumerate(found)}
+        found = [found[i] for i in sorted(last.values())]
     return list({one.text: one for one in found}.values())

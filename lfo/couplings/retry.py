@@ -19,8 +19,8 @@ from lfo.types import Rollout
 class Retry(Plain):
     """A `Coupling` for later attempts.
 
-    earlier: task_id -> the attempts so far. first: the coupling of first ones. notes: whether later ones read its notes
-    as well.
+    earlier: task_id -> the attempts so far, all of which are told, however long that is. first: the coupling of first
+    ones. notes: whether later ones read its notes as well.
     """
 
     def __init__(self, codec: Codec, first: Coupling, earlier: Mapping[str, Sequence[Rollout]], notes: bool):

@@ -24,6 +24,7 @@ from lfo.lab.hierarchy import (
     Measure,
     Study,
     area,
+    area_until,
     curves_of,
     final,
     middle,
@@ -90,9 +91,9 @@ def _first(runs: Runs, **wanted: str) -> str:
 
 
 def summary(runs: Runs) -> pd.DataFrame:
-    """Every arm's success, area, tasks and seconds to 70%, over all worlds; the same to 70% of the truth; tasks to most
-    of what the baseline ends with, and how many times fewer than its own; success in each world; what was heard in
-    training.
+    """Every arm's success, area over the `shared_tasks`, tasks and seconds to 70%, over all worlds; the same to 70% of
+    the truth; tasks to most of what the baseline ends with, and how many times fewer than its own; success in each
+    world; what was heard in training.
 
     median, low, high: over the runs, see `lfo.lab.hierarchy`; tasks are inf where the median run never arrives. All
     arms must have the same dials, and one of them be frozen and told the truth for what is "of_truth".
@@ -101,13 +102,19 @@ def summary(runs: Runs) -> pd.DataFrame:
     for split in splits_of(runs):
         curves = read_curves(runs, split)
         rows += _against_baseline(runs, curves, split)
-        rows += _rows(runs, Study(curves), split, MEASURES, ALL)
+        rows += _rows(runs, Study(curves), split, MEASURES | {"area": area_until(shared_tasks(runs))}, ALL)
         rows += _rows(runs, Study(relative_to(curves, told)), split, {OF_TRUTH: MEASURES["tasks_to_70"]}, ALL)
         for world in sorted({curve.world for curve in curves}):
             here = Study([curve for curve in curves if curve.world == world])
             rows += _rows(runs, here, split, {"success": final}, world)
         rows += _seconds(runs, split, told)
     return pd.DataFrame([*rows, *_heard(runs)], columns=COLUMNS)
+
+
+def shared_tasks(runs: Runs) -> float:
+    """The sampled tasks that every trained arm was given: areas over other spans do not compare."""
+    trained = [arm for arm in runs if about(runs, arm)["policy"] == TRAINED]
+    return min((RunFolder(runs[arm][0]).config.task_budget for arm in trained), default=math.inf)
 
 
 def splits_of(runs: Runs) -> list[str]:
@@ -178,15 +185,15 @@ def _numbers(found: Finding, name: str) -> dict:
 
 
 def factorial_table(table: pd.DataFrame) -> pd.DataFrame:
-    """The `summary`, a row per arm: success and tasks to 70% of the truth, at known and at new companies."""
-    names = {"success": "success", OF_TRUTH: "tasks to 70% of the truth"}
+    """The `summary`, a row per arm: success, area and tasks to 70% of the truth, at known and at new companies."""
+    names = {"success": "success", "area": "area", OF_TRUTH: "tasks to 70% of the truth"}
     rows = []
     for (arm, notes, policy), one in table.query("world == @ALL").groupby(["arm", "notes", "policy"], sort=False):
         row = {"arm": arm, "notes by": notes, "policy": policy, "runs": one["runs"].max()}
         found = {(r["metric"], r["split"]): r for r in one.to_dict("records")}
         for (metric, name), (split, companies) in itertools.product(names.items(), SPLIT_NAMES.items()):
             cell = found.get((metric, split))
-            row[f"{name}, {companies.split()[0]}"] = _said(cell, share=metric == "success") if cell else ""
+            row[f"{name}, {companies.split()[0]}"] = _said(cell, share=metric != OF_TRUTH) if cell else ""
         rows.append(row)
     return pd.DataFrame(rows)
 
@@ -213,12 +220,18 @@ def _said(cell: Mapping, share: bool) -> str:
 
 
 def dial_table(table: pd.DataFrame, policy: str = FROZEN) -> pd.DataFrame:
-    """The `dial_summary`, a row per position of both dials and kind of companies: success by who says the notes."""
+    """The `dial_summary`, a row per position of both dials and kind of companies: success by who says the notes.
+
+    runs: of whoever has the fewest.
+    """
     data = table.query("metric == 'success' and world == @ALL and policy == @policy")
     said = [_said(row, share=True) for row in data.to_dict("records")]
-    data = data.assign(said=said, companies=data["split"].map(SPLIT_NAMES))
-    rows = data.pivot(index=["replies", "circumstances", "companies", "runs"], columns="notes", values="said")
-    return rows[[name for name in ORDER if name in rows]].reset_index().rename_axis(columns=None)
+    data, place = (
+        data.assign(said=said, companies=data["split"].map(SPLIT_NAMES)),
+        ["replies", "circumstances", "companies"],
+    )
+    rows = data.pivot(index=place, columns="notes", values="said")[[n for n in ORDER if n in set(data["notes"])]]
+    return data.groupby(place)[["runs"]].min().join(rows).reset_index().rename_axis(columns=None)
 
 
 def level_table(
@@ -280,7 +293,9 @@ def phase_figure(table: pd.DataFrame, policy: str = FROZEN) -> plt.Figure:
                 one = part[part["notes"] == name].sort_values("circumstances")
                 ax.plot(one["circumstances"], one["median"], marker="o", color=colour, label=name)
                 ax.fill_between(one["circumstances"], one["low"], one["high"], color=colour, alpha=0.15, lw=0)
-            ax.set(title=f"{title}, {kind}", xlabel="kinds of circumstances", ylim=(-0.02, 1.02))
+            fewest = part.groupby("circumstances")["runs"].min()
+            ax.set_xticks(fewest.index, [f"{dial:.0f}\n({runs:.0f})" for dial, runs in fewest.items()])
+            ax.set(title=f"{title}, {kind}", xlabel="kinds of circumstances (worlds)", ylim=(-0.02, 1.02))
         row[0].set_ylabel("success, greedy, 95%")
     axes[0, -1].legend(title="notes by", fontsize="small", loc="upper left", bbox_to_anchor=(1.01, 1))
     return fig

@@ -36,7 +36,7 @@ class Curve:
     """The evaluations of one run on one split.
 
     tasks: (E,) sampled tasks at each, or what else it had cost by then. successes: (E, T) of each task, the mean of its
-    episodes. companies: (T,).
+    episodes. companies: (T,). reference: (T,) what success is a share of; None: success itself.
     """
 
     arm: str
@@ -45,6 +45,18 @@ class Curve:
     tasks: np.ndarray
     successes: np.ndarray
     companies: tuple[str, ...]
+    reference: np.ndarray | None = None
+
+    def success(self, weights: np.ndarray) -> np.ndarray:
+        """(E, D): at every evaluation, over tasks that count so often (T, D), as a share where there is a reference.
+
+        nan where nothing is reached that it could be a share of.
+        """
+        reached = self.successes @ weights
+        if self.reference is None:
+            return reached / weights.sum(axis=0)
+        whole = self.reference @ weights
+        return reached / np.where(whole > 0, whole, math.nan)
 
 
 def read_curves(
@@ -97,14 +109,15 @@ def curves_of(rows: pd.DataFrame, numbers: Sequence[str]) -> list[Curve]:
 
 
 def relative_to(curves: Sequence[Curve], arm: str) -> list[Curve]:
-    """The curves as shares of what an arm's runs reach in the end, on average, in the same world; worlds in which they
-    reach nothing are left out."""
-    ends: dict[int, list[float]] = defaultdict(list)
+    """The curves as shares of what an arm's runs reach in the end, on average, in the same world at the same tasks:
+    resampled with them. Worlds in which they reach nothing are left out."""
+    ends: dict[tuple, list[np.ndarray]] = defaultdict(list)
     for curve in curves:
         if curve.arm == arm:
-            ends[curve.world].append(final(curve.tasks, curve.successes.mean(axis=1)))
-    most = {world: np.mean(reached) for world, reached in ends.items() if any(reached)}
-    return [dataclasses.replace(c, successes=c.successes / most[c.world]) for c in curves if c.world in most]
+            ends[curve.world, curve.companies].append(curve.successes[-1])
+    whole = {there: np.mean(reached, axis=0) for there, reached in ends.items() if np.any(reached)}
+    there = ((curve, whole.get((curve.world, curve.companies))) for curve in curves)
+    return [dataclasses.replace(curve, reference=most) for curve, most in there if most is not None]
 
 
 # --- one run ---------------------------------------------------------------------------------
@@ -187,7 +200,8 @@ class Study:
         """The measure of every run, by arm, in the order of the curves."""
         found: dict[str, list[float]] = defaultdict(list)
         for curve in self.curves:
-            found[curve.arm].append(float(measure(curve.tasks, curve.successes.mean(axis=1))))
+            everything = curve.success(np.ones((len(curve.companies), 1)))
+            found[curve.arm].append(float(measure(curve.tasks, everything[:, 0])))
         return dict(found)
 
     def draws(self, measure: Measure, arms: Sequence[str] | None = None) -> dict[str, np.ndarray]:
@@ -200,7 +214,7 @@ class Study:
     def find(self, measure: Measure, statistic: Statistic, arms: Sequence[str]) -> Finding:
         """`statistic` of the values of these arms in the worlds that they have in common, with the interval of its
         draws; none (nan) where more than a few draws have no value."""
-        study = self._common(arms)
+        study = self.common(arms)
         if not study.curves:
             return Finding(math.nan, math.nan, math.nan, 0, np.full(self.count, math.nan))
         found, drawn = study.values(measure), np.asarray(statistic(study.draws(measure, arms)), dtype=float)
@@ -210,7 +224,7 @@ class Study:
         runs = min(len(found[arm]) for arm in arms)
         return Finding(float(statistic(found)), float(ends[0]), float(ends[1]), runs, drawn)
 
-    def _common(self, arms: Sequence[str]) -> Study:
+    def common(self, arms: Sequence[str]) -> Study:
         """The study of the worlds in which all of these arms were run."""
         worlds = [{curve.world for curve in self.curves if curve.arm == arm} for arm in arms]
         common = set.intersection(*worlds)
@@ -244,8 +258,8 @@ class Study:
         if key not in self._weighed:
             rng = np.random.default_rng(derive_seed("tasks", curve.world))
             self._weighed[key] = _resampled_tasks(rng, curve.companies, int((self._worlds == curve.world).sum()))
-        times_drawn = self._weighed[key]
-        return measure(curve.tasks, curve.successes @ times_drawn / times_drawn.sum(axis=0))
+        success = curve.success(self._weighed[key])
+        return np.where(np.isnan(success).any(axis=0), math.nan, measure(curve.tasks, success))
 
 
 def _resampled_tasks(rng: np.random.Generator, companies: Sequence[str], count: int) -> np.ndarray:
@@ -288,9 +302,9 @@ def times(arm: str, other: str, given: float) -> Statistic:
 
 
 def times_fewer(study: Study, measure: Measure, arm: str, other: str) -> Finding:
-    """`times`, with the least that a run of the other was given."""
-    given = min(float(curve.tasks[-1]) for curve in study.curves if curve.arm == other)
-    return study.find(measure, times(arm, other, given), (arm, other))
+    """`times`, with the least that a run of the other was given in the worlds that both have."""
+    given = (float(curve.tasks[-1]) for curve in study.common((arm, other)).curves if curve.arm == other)
+    return study.find(measure, times(arm, other, min(given, default=math.nan)), (arm, other))
 
 
 def _median(values: np.ndarray | Sequence[float]) -> np.ndarray:

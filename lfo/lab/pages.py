@@ -51,6 +51,10 @@ TABLES = {
     "04_factor": "### Tasks to nine tenths of the baseline\n\n"
     "Sampled tasks to nine tenths of what the baseline ends with after its 800, and how many times fewer\n"
     "than the baseline's own that is (described, not judged; no interval where many draws never arrive):",
+    "04_behaviour": "### What is done\n\n"
+    "At the last evaluation, medians over the runs; [metrics.md](metrics.md) says what each is:",
+    "04_costs": "### What it costs\n\n"
+    "Tokens of a sampled task, and seconds as multiples of the baseline's where both ran on one kind of machine:",
     "04_knowledge": "### What is known\n\n"
     "What is known at the end, as shares that mean the right thing: of calls on the ways of held-out\n"
     "tasks, and of what was really answered to each arm's own calls, by kind; beside calls that were learned:",
@@ -72,6 +76,8 @@ TABLES = {
     "([reasons.yaml](../configs/reasons.yaml)):",
     "04_reasons_known": "### What is known with reasons and with lists\n\n"
     "What these know at the end, as above (`..._frozen` hear reasons, `..._list` lists):",
+    "04_transfer": "### Phrasings that were never heard\n\n"
+    "Frozen adapters, ten tasks of each level, one episode of each:",
     "04_acquaintance": "### Companies called before, and unusual rules\n\n"
     "Success by whether the company was called in training, and how its rules depart from the\n"
     "usual ones:",
@@ -132,6 +138,7 @@ def read_table(path: Path) -> list[dict[str, str]]:
 def headline(results: Path) -> str:
     """README's rows, verdicts and figures; what was not made is left out."""
     rows = [r for r in read_table(results / "summary.csv") if r["metric"] == "success" and r["world"] == "all"]
+    rows = [r for r in rows if all(r[dial] == rows[0][dial] for dial in ("circumstances", "replies"))]
     found = {(r["notes"], r["policy"], r["split"]): r for r in reversed(rows)}  # of several arms the first
     lines = [
         "| notes by | what it is | policy frozen: known | new | trained: known | new |",

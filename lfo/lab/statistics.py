@@ -139,11 +139,11 @@ ROUNDING = 1e-9  # what is this close to a threshold is there
 def arrival(tasks: Sequence[float], success: Sequence, threshold: float) -> np.ndarray:
     """Sampled tasks until the first of two evaluations in a row at or above the threshold; infinity if there is none.
 
-    tasks: (E,) in order; success: (E,), or (E, ...) for several at once. The last evaluation counts by itself: nothing
-    comes after it. The spacing of evaluations is the resolution.
+    tasks: (E,) in order; success: (E,), or (E, ...) for several at once. At the last evaluation alone nobody arrives,
+    unless it is the only one. The spacing of evaluations is the resolution.
     """
     above = np.asarray(success, dtype=float) >= threshold - ROUNDING
-    stays = above & np.concatenate([above[1:], np.ones_like(above[:1])])
+    stays = above & np.concatenate([above[1:], np.zeros_like(above[:1])]) if len(above) > 1 else above
     first = np.asarray(tasks, dtype=float)[stays.argmax(axis=0)]
     return np.where(stays.any(axis=0), first, math.inf)[()]
 

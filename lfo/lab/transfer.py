@@ -24,6 +24,7 @@ from lfo.evaluate import play_tasks
 from lfo.lab.reading import read_measurement, write_measurement
 from lfo.lab.told import told_as_in, usual_world
 from lfo.lab.transfer_tables import TOLD, TRANSFER
+from lfo.rollout.tasks import TaskStream
 from lfo.runs import RunError, RunFolder
 from lfo.train import Player, load_player
 from lfo.types import Rollout
@@ -36,11 +37,11 @@ def measure(folder: str | Path, episodes: int = 2, tasks_per_level: int | None =
     """One row per greedy episode: split, held_out_phrasing, level, variation, task_id, episode, called, success,
     needed, requested, useful.
 
-    variation: how the task's company departs from the typical rules (typical | extra | different). called: whether the
-    company was heard in training. needed: fields that
-    the task's calls demand, with an alternative for each that the user declared unavailable; requested: fields that the
-    agent asked the user for, also in forms that were declined; useful: both at once. The episodes of a task differ in
-    the user's behaviour and in the CSR's wording; they are the same for every run.
+    variation: how the task's company departs from the typical rules (typical | extra | different). called: whether a
+    task at the company was sampled in training. needed: fields that the task's calls demand, with an alternative for
+    each that the user declared unavailable; requested: fields that the agent asked the user for, also in forms that
+    were declined; useful: both at once. The episodes of a task differ in the user's behaviour and in the CSR's wording;
+    they are the same for every run.
     tasks_per_level: the first ones of each split; None: all. What was measured before, on the same tasks with the same
     adapters, is not played again.
 
@@ -71,7 +72,8 @@ def measure(folder: str | Path, episodes: int = 2, tasks_per_level: int | None =
         coupling.hear(run.examples())  # a memory's own knowledge
         played += play_tasks(player.engine, codec, coupling, tasks[split], player.config.rollout, episodes)
     company = {task.task_id: task.company_id for task in world.tasks}
-    called = {company[example.task_id] for example in run.examples()}
+    stream = TaskStream(make_environment(run.config.env).tasks("train"), run.config.seed)
+    called = {task.company_id for task in stream.take(run.newest()["tasks"])}
     heard = [{"called": company[plan["task_id"]] in called} for plan in planned]
     rows = [plan | of | _outcome(world, row) for plan, of, row in zip(planned, heard, played, strict=True)]
     return write_measurement(run, TRANSFER, rows)

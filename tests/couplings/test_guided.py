@@ -155,11 +155,11 @@ def test_how_attempts_accumulate():
     a, b, c, d = record(1, "x", "one"), record(1, "y", "two"), record(2, "x", "three"), record(2, "x", "one")
     assert accumulated([a, b, c, d], "all") == [d, b, c], "the same words once"
     assert accumulated([a, b, c], "last") == [c] and accumulated([], "last") == []
-    assert accumulated([a, b, c], "summary") == [c, b]
+    assert accumulated([a, b, c], "summary") == [b, c], "the oldest, which goes first where room is short, comes first"
     written = [
         Feedback(kind, "", text, 0.0) for kind, text in (("written", "p"), ("malformed_call", "q"), ("written", "r"))
     ]
-    assert accumulated(written, "summary") == [written[2], written[1]], "one about nobody does not oust another kind"
+    assert accumulated(written, "summary") == written[1:], "one about nobody does not oust another kind"
 
 
 def test_one_attempt_has_so_many_tokens_whole_records_only(guided, bank):
@@ -252,7 +252,7 @@ def test_nor_does_a_world_model_that_repeats_it(group, bank):
         assert "123456" in first.turns[1].observation and told(again, bank) == told_of
 
 
-def test_the_control_tells_of_other_tasks(guided, group, bank, tiny):
+def test_the_control_tells_of_other_tasks(guided, group, bank, tiny, attempt):
     coupling = guided(source="shuffled")
 
     def heard(task_id: str, message: str, status="auth_failed") -> Example:
@@ -264,6 +264,15 @@ def test_the_control_tells_of_other_tasks(guided, group, bank, tiny):
     coupling.hear([heard("bill", "Mine."), heard("loan", "Theirs."), heard("fraud", "Served.", "success")] * 2)
     rows, _ = group(coupling, playing(SEARCH, FORM, CALL, ""))
     assert [told(row, bank) for row in rows] == [[], *[[f"{SOURCE}: Gave nothing. Theirs."]] * 2]
+    failed = [dataclasses.replace(rows[0], position=k) for k in (1, 2, 3)]
+    coupling.hear([heard("loan", text) for text in ("Three.", "Four.")])
+    row = Row(attempt("bill"), 0, 0, bank, None)
+    row.earlier = failed
+    for how, attempts in (("all", [1, 2, 3]), ("last", [3])):
+        coupling.feedback = dataclasses.replace(coupling.feedback, accumulate=how)
+        with pytest.raises(StopIteration) as end:
+            next(coupling.lessons(row))
+        assert [one.attempt for one in end.value.value] == attempts, "one for each that failed"
 
 
 def test_the_other_control_tells_nothing(guided, group, bank):
@@ -446,13 +455,25 @@ def test_who_tries_again_after_training_with_feedback_reads_the_inner_notes_too(
     settings = config({"coupling": "imagine"}, teacher="base")
     trained = Guided(settings, bank, Imagine(settings.world_model, bank))
     earlier: dict = {}
-    retry = Retry(bank, trained, earlier, notes=True)
+    retry = Retry(bank, trained.inner, earlier, notes=True)
     (first,), _ = scripted(retry, playing(SEARCH, FORM, CALL, ""), [attempt("bill")])
     earlier["bill"] = [first]
     (again,), engine = scripted(retry, playing(SEARCH, FORM, CALL, ""), [attempt("bill")])
     kinds = [role for _, role in spans(again, bank) if role in (Role.NOTE, Role.FEEDBACK)]
     assert kinds == [Role.NOTE, Role.FEEDBACK] and told(first, bank) == []
     assert {p.adapter for p in engine.prompts if p.session is not None} == {"policy"}, "the policy tries, no teacher"
+
+
+def test_whoever_tries_again_reads_all_that_it_was_told(bank, attempt, guided, scripted):
+    """However it was trained: in training feedback is cut to half of the room that is left."""
+    earlier: dict = {}
+    for notes in (False, True):
+        retry = Retry(bank, guided(teacher="base").inner, earlier, notes=notes)
+        if not earlier:
+            (first,), _ = scripted(retry, playing(SEARCH, FORM, CALL, ""), [attempt("bill")])
+            earlier["bill"] = [first] * 30
+        (again,), _ = scripted(retry, playing(SEARCH, FORM, CALL, ""), [attempt("bill")])
+        assert len(told(again, bank)) == 30
 
 
 def test_a_toy_is_told_what_was_wrong(toy_path):

@@ -18,7 +18,7 @@ from lfo.lab.hierarchy import tasks_of
 from lfo.lab.reading import SPLIT_NAMES
 from lfo.runs import RunFolder
 
-# What the arms differ in, and what becomes of four tasks (validation, test) at 0, 40 and 80 tasks, by world.
+# What the arms differ in, and what becomes of four tasks (validation, test) at 0, 40, 80 and 120 tasks, by world.
 ARMS = {
     "baseline": {"world_model": None},
     "imagine": {"world_model": {"coupling": "imagine"}},
@@ -26,14 +26,14 @@ ARMS = {
     "truth_frozen": {"world_model": {"coupling": "truth"}, "policy": {"learning_rate": 0}},
 }
 CURVES = {
-    ("baseline", 101): ["0000", "0000", "1000"],
-    ("baseline", 102): ["0000", "1000", "1000"],
-    ("imagine", 101): ["0000", "1100", "1110"],
-    ("imagine", 102): ["0000", "0000", "1110"],
-    ("placebo", 101): ["0000", "0000", "0000"],
-    ("placebo", 102): ["0000", "0000", "0000"],
-    ("truth_frozen", 101): ["1100", "1100"],
-    ("truth_frozen", 102): ["1100", "1100"],
+    ("baseline", 101): ["0000", "0000", "1000", "1000"],
+    ("baseline", 102): ["0000", "1000", "1000", "1000"],
+    ("imagine", 101): ["0000", "1100", "1110", "1110"],
+    ("imagine", 102): ["0000", "0000", "1110", "1110"],
+    ("placebo", 101): ["0000", "0000", "0000", "0000"],
+    ("placebo", 102): ["0000", "0000", "0000", "0000"],
+    ("truth_frozen", 101): ["1100", "1100", "1100"],
+    ("truth_frozen", 102): ["1100", "1100", "1100"],
 }
 
 
@@ -131,11 +131,11 @@ def test_who_is_told_the_truth(runs):
 
 
 def test_summary_by_hand(summary):
-    """imagine, known: areas 0.4375 and 0.1875; 70% after 80 tasks, 70% of the truth's half after 40 and 80."""
+    """imagine, known: areas 0.5417 and 0.375; 70% after 80 tasks, 70% of the truth's half after 40 and 80."""
     assert list(summary.columns) == factorial.COLUMNS
     rows = summary.query("split == 'validation'").set_index(["arm", "world", "metric"])
     assert rows.loc[("imagine", "all", "success"), ["median", "runs"]].tolist() == [0.75, 2]
-    assert rows.loc[("imagine", "all", "area"), "median"] == pytest.approx((0.4375 + 0.1875) / 2)
+    assert rows.loc[("imagine", "all", "area"), "median"] == pytest.approx((1.625 / 3 + 0.375) / 2)
     assert rows.loc[("imagine", "all", "tasks_to_70"), "median"] == 80
     assert rows.loc[("imagine", "all", "tasks_to_70_of_truth"), "median"] == 60
     assert np.isinf(rows.loc[("baseline", "all", "tasks_to_70_of_truth"), "median"])
@@ -167,7 +167,7 @@ def test_without_the_truth_nothing_is_relative_to_it(runs):
 
 def test_seconds_to_the_same_success(tmp_path):
     """A step takes ours 3 seconds and theirs 5: after one and two steps 3 and 10 seconds."""
-    curves = {"imagine": ["00", "11", "11"], "baseline": ["00", "00", "11"], "placebo": ["00", "00", "00"]}
+    curves = {"imagine": ["00", "11", "11"], "baseline": ["00", "00", "11", "11"], "placebo": ["00", "00", "00"]}
     runs = {arm: [write_run(tmp_path / arm / "seed0", ARMS[arm], {"validation": curves[arm]})] for arm in curves}
     for arm, folders in runs.items():
         add_steps(folders[0], {"seconds": {"rollout": 2.0, "joint": 1.0 if arm == "imagine" else 3.0}})
@@ -186,7 +186,7 @@ def test_seconds_to_the_same_success(tmp_path):
 
 
 def test_seconds_of_another_kind_of_machine_are_held_against_nothing(tmp_path):
-    curves = {"baseline": ["00", "11"], "imagine": ["00", "11"], "truth_frozen": ["11", "11"]}
+    curves = {"baseline": ["00", "11", "11"], "imagine": ["00", "11", "11"], "truth_frozen": ["11", "11"]}
     runs = {arm: [write_run(tmp_path / arm, ARMS[arm], {"test": curve}, world=1)] for arm, curve in curves.items()}
     for arm, (folder,) in runs.items():
         add_steps(folder, {"seconds": {"rollout": 2.0}})
@@ -222,11 +222,11 @@ def test_runs_without_outcomes_are_no_part_of_it(tmp_path):
 def test_the_factorial_in_words(summary):
     table = factorial.factorial_table(summary).set_index("arm")
     assert list(table.columns) == [
-        *("notes by", "policy", "runs", "success, known", "success, new"),
+        *("notes by", "policy", "runs", "success, known", "success, new", "area, known", "area, new"),
         *("tasks to 70% of the truth, known", "tasks to 70% of the truth, new"),
     ]
     assert table.loc["placebo"].tolist() == [
-        *("placebo", "trained", 2, "0% [0, 0]", "0% [0, 0]", "never [never, never]", "never [never, never]")
+        *("placebo", "trained", 2, *["0% [0, 0]"] * 4, "never [never, never]", "never [never, never]")
     ]
     assert table.loc["truth_frozen", "success, new"] == "100% [100, 100]"
     assert table.loc["truth_frozen", "tasks to 70% of the truth, new"] == "0 [0, 0]"
@@ -265,6 +265,17 @@ def test_of_two_arms_in_one_cell_the_first_is_drawn(summary):
     assert trained[1].get_height() == 0.75
 
 
+def test_areas_are_over_the_tasks_that_every_trained_arm_was_given(tmp_path):
+    """Two evaluations of one arm, three of another with a third of its area in the first half."""
+    runs = {
+        arm: [write_run(tmp_path / arm, {"task_budget": 40 * len(curve) - 40}, {"test": curve})]
+        for arm, curve in {"short": ["00", "11"], "long": ["00", "10", "11"]}.items()
+    }
+    assert factorial.shared_tasks(runs) == 40
+    table = factorial.summary(runs).query("metric == 'area'").set_index("arm")["median"]
+    assert table.to_dict() == {"short": 0.5, "long": 0.25}
+
+
 def test_success_against_circumstances(summary):
     tables = [summary.assign(circumstances=dial, median=1 - dial / 10) for dial in (4, 0)]
     known, new = factorial.phase_figure(pd.concat(tables)).axes
@@ -283,6 +294,13 @@ def test_a_row_for_every_position_of_the_dials(summary):
     assert list(table.columns) == ["replies", "circumstances", "companies", "runs", TRUTH]
     assert table["circumstances"].tolist() == [0, 0, 4, 4] and set(table["replies"]) == {"reasons"}
     assert [cell.partition(" ")[0] for cell in table[TRUTH]] == ["50%", "100%"] * 2
+
+
+def test_who_has_more_runs_than_others_stands_in_the_same_row(summary):
+    more = summary.query("arm == 'truth_frozen'").assign(arm="table_frozen", notes="table", runs=3)
+    table = factorial.dial_table(pd.concat([summary, more]))
+    assert list(table.columns) == ["replies", "circumstances", "companies", "runs", "table", TRUTH]
+    assert table["runs"].tolist() == [2, 2] and table[["table", TRUTH]].notna().all().all()
 
 
 def test_curves_against_what_they_cost(tmp_path):

@@ -84,7 +84,8 @@ def test_measures_by_hand():
     tasks, success = np.array([0.0, 40, 80, 120]), np.array([0.0, 0.8, 0.6, 1.0])
     assert final(tasks, success) == 1
     assert area(tasks, success) == pytest.approx((0.4 + 0.7 + 0.8) / 3)
-    assert reach(0.7)(tasks, success) == 120  # 0.8 was not followed by another; nothing follows the last
+    assert reach(0.7)(tasks, success) == math.inf  # 0.8 was not followed by another, and nothing follows the last
+    assert reach(0.7)(tasks[:1], success[1:2]) == 0  # all that there is
     assert reach(0.6)(tasks, success) == 40
     assert reach(1.1)(tasks, success) == math.inf
     assert area(tasks[:1], success[1:2]) == 0.8
@@ -102,6 +103,15 @@ def test_shares_of_what_another_arm_reaches():
     relative = hierarchy.relative_to(curves, "truth")
     assert [c.arm for c in relative] == ["truth", "ours"]  # not told in world 2; in world 3 the truth was of no use
     assert Study(relative).values(final) == {"truth": [1.0], "ours": [0.5]}
+
+
+def test_a_share_is_of_what_is_reached_at_the_same_tasks():
+    """Who serves the very tasks that the other serves has all of it in every draw, unless none of these is drawn."""
+    curves = [curve(arm, "0000", "1010", companies="abcd") for arm in ("truth", "ours")]
+    drawn = Study(hierarchy.relative_to(curves, "truth"), 400).draws(final)["ours"]
+    assert set(drawn[~np.isnan(drawn)]) == {1.0} and 0 < np.isnan(drawn).mean() < 0.2
+    many = curve("theirs", "0000", "1010", seed=1, companies="abc" + "e")
+    assert [c.arm for c in hierarchy.relative_to([*curves, many], "truth")] == ["truth", "ours"], "other tasks"
 
 
 # --- resampling ------------------------------------------------------------------------------
@@ -196,9 +206,16 @@ def test_how_many_times_fewer_tasks():
     assert ratio(many).tolist() == [10, 4, 0]  # nan is no run
 
 
+def test_what_was_given_in_other_worlds_is_no_bound():
+    """Theirs never arrives: within 120 tasks in the world of ours, within 40 in one of its own."""
+    never = [curve("theirs", *["00"] * evaluations, companies="ab", world=w) for w, evaluations in ((0, 4), (1, 2))]
+    study = Study([curve("ours", "00", "11", "11", companies="ab", world=0), *never])
+    assert hierarchy.times_fewer(study, reach(0.7), "ours", "theirs").value == 3
+
+
 def test_where_many_draws_have_no_value_there_is_no_interval():
     """Of one run's two tasks the one never succeeds: a quarter of the draws never arrives."""
-    curves = [curve("ours", "00", "10", "10", companies="ab"), curve("theirs", "00", "00", "11", companies="ab")]
+    curves = [curve("ours", "00", "10", "10", companies="ab"), curve("theirs", "00", "00", "11", "11", companies="ab")]
     study, measure = Study(curves), reach(0.4)
     found = study.find(measure, times("ours", "theirs", given=80), ["ours", "theirs"])
     assert found.value == 2 and not np.isnan(found.drawn).any() and found.low == 0

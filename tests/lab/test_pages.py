@@ -46,6 +46,7 @@ SUMMARY = HEAD + "".join(
         row("imagine", "trained", "world model", "test", 0.8),
         row("imagine_silent", "trained", "world model", "test", 0.2),  # the same cell: the first arm counts
         row("vote_frozen", "frozen", "vote", "test", 0.3, runs=99),  # which README does not show
+        "nearest,frozen,nearest,all,0,list,success,test,0.7,0.6,0.8,3,x\n",  # at another position of the dials
     ]
 )
 VERDICTS = """claim,split,value,low,high,runs,p,verdict

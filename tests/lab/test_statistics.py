@@ -137,8 +137,10 @@ def test_what_never_varies_has_no_correlation():
 def test_tasks_to_threshold_are_the_first_of_two_in_a_row():
     tasks, success = [0, 40, 80, 120], [0.1, 0.7, 0.5, 0.9]
     assert tasks_to_threshold(tasks, success, 0.5) == Arrival(40, True)
-    assert tasks_to_threshold(tasks, success, 0.7) == Arrival(120, True)  # 0.7 at 40 was not followed by another
-    assert tasks_to_threshold(tasks, success, 0.9) == Arrival(120, True)  # nothing follows the last one
+    assert tasks_to_threshold(tasks, [0.1, 0.7, 0.5, 0.9][::-1], 0.5) == Arrival(0, True)
+    assert tasks_to_threshold(tasks, success, 0.7) == Arrival(120, False)  # 0.7 at 40 was not followed by another
+    assert tasks_to_threshold(tasks, success, 0.9) == Arrival(120, False)  # nor is the last one
+    assert tasks_to_threshold([8], [0.9], 0.9) == Arrival(8, True)  # all that there is
     assert tasks_to_threshold(tasks, success, 0.95) == Arrival(120, False)  # censored at what it was given
     assert tasks_to_threshold(tasks, success, 0.0) == Arrival(0, True)
     assert Arrival(120, False).value == math.inf and Arrival(120, True).value == 120
@@ -148,7 +150,7 @@ def test_arrivals_of_many_resamples_at_once():
     """A column per resample: at once, from 40 on, once and no more, never; and what is there but for rounding."""
     success = np.array([[0.8, 0.1, 0.1, 0.1], [0.8, 0.8, 0.8, 0.1], [0.1, 0.8, 0.1, 0.1]])
     assert arrival([0, 40, 80], success, 0.7).tolist() == [0, 40, math.inf, math.inf]
-    assert arrival([0, 40], [0.0, 0.1 + 0.2], 0.3) == arrival([0, 40], [0.0, 0.3 - 1e-12], 0.3) == 40
+    assert arrival([0, 40, 80], [0.0, 0.1 + 0.2, 0.3 - 1e-12], 0.3) == 40
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ TRUTH = {"world_model": {"coupling": "truth"}, "policy": {"learning_rate": 0}}
 # What becomes of four tasks at 0, 40, 80, ... tasks; of every seed the same.
 CURVES = {
     "ours": ["0000", "1111", "1111"],
-    "theirs": ["0000", "0000", "0000", "0000", "0000", "1111"],
+    "theirs": ["0000", "0000", "0000", "0000", "0000", "1111", "1111"],
     "never": ["0000", "0000", "0000"],
 }
 
@@ -226,7 +226,8 @@ def test_the_claims_are_about_arms_that_exist(monkeypatch):
 def test_the_claims_of_notebook_04_are_the_ones_that_were_agreed():
     claims = read_claims(CLAIMS, "factorial")
     times = {(c.other, c.bar) for c in claims if c.kind == "times" and c.arm == "imagine" and c.relative}
-    assert times == {("baseline", 3), ("table", 1.3), ("nearest", 1.3), ("additive", 1.3)}
+    memories = ("table", "nearest", "additive", "additive_frozen", "grammar_frozen")
+    assert times == {("baseline", 3), *((memory, 1.3) for memory in memories)}
     trained = {(c.arm, c.other, c.bar) for c in claims if c.levels == (3, 4, 5)}
     assert trained == {(arm, f"{arm}_frozen", 0.10) for arm in ("imagine", "table", "truth")}
     variants = [c for c in claims if {c.arm, c.other} & {"imagine_memory", "imagine_silent", "cloning"}]
