@@ -15,12 +15,11 @@ import pandas as pd
 from lfo.couplings.retry import Retry
 from lfo.evaluate import play_tasks
 from lfo.lab.reading import Runs, by_run, cells, measurements, parts, read_measurement, write_measurement
-from lfo.lab.transfer_tables import estimate, with_companies
+from lfo.lab.transfer_tables import ATTEMPTS, estimate, with_companies
 from lfo.runs import RunFolder
 from lfo.train import Player, load_player
 from lfo.types import Rollout, Task
 
-ATTEMPTS = "attempts.csv"
 MOST = 4
 
 

@@ -13,7 +13,7 @@ import pandas as pd
 import seaborn as sns
 
 from lfo.lab.reading import RUN, SPLIT_NAMES, Runs, aligned, by_run, count_runs, frame
-from lfo.lab.statistics import REFUTED, SUPPORTED, UNDECIDED, together
+from lfo.lab.statistics import together
 from lfo.lab.tables import at_last
 from lfo.lab.verdicts import Claim
 from lfo.runs import RunFolder
@@ -26,7 +26,6 @@ QUESTIONS = {
     5: "levels 1 to 5: does it help most where tasks are hard?",
 }
 OPEN = "not yet run"
-SECOND = 0.9  # success within two attempts at new companies that is aimed at
 FIRST, LATER = "first_try_success", "later_success"
 SHARES = {
     FIRST: "first try",
@@ -114,31 +113,17 @@ def training_figure(runs: Runs) -> plt.Figure:
 # --- what notebook 08 makes of it ------------------------------------------------------------
 
 
-def second_attempt(within: pd.DataFrame, arm: str) -> str:
-    """Whether an arm succeeds within two attempts at `SECOND` of the tasks of new companies, by its 95% interval.
-
-    within: of `lfo.lab.attempts.attempt_table`.
-    """
-    if within.empty:
-        return OPEN
-    found = within[(within["arm"] == arm) & (within["companies"] == SPLIT_NAMES["test"]) & (within["attempts"] == 2)]
-    if found.empty:
-        return OPEN
-    low, high = found.iloc[0][["low", "high"]]
-    return SUPPORTED if low >= SECOND else REFUTED if high < SECOND else UNDECIDED
-
-
-def question_table(claims: Sequence[Claim], verdicts: pd.DataFrame, second: str) -> pd.DataFrame:
+def question_table(claims: Sequence[Claim], verdicts: pd.DataFrame) -> pd.DataFrame:
     """An answer to each of `QUESTIONS`, from what became of the claims that belong to it.
 
     supported where all of them are, refuted where one is, not yet run where none was judged, else undecided. The
-    question about new companies has the claims of all others on them, and `second`, of `second_attempt`.
+    question about new companies has the claims of all others on them as well.
     """
     judged = {(row.claim, row.split): row.verdict for row in verdicts.itertuples()}
     rows = []
     for number, text in QUESTIONS.items():
         there = [c for c in claims if c.question == number or (number == 4 and c.question and c.split == "test")]
-        found = [judged.get((c.text, c.split), OPEN) for c in there] + [second] * (number == 4)
+        found = [judged.get((c.text, c.split), OPEN) for c in there]
         answer = OPEN if set(found) == {OPEN} else together(found)
         counts = ", ".join(f"{count} {what}" for what, count in sorted(Counter(found).items()))
         rows.append({"question": f"{number}. {text}", "answer": answer, "claims": counts})

@@ -1,4 +1,5 @@
-"""Tables of frozen runs: elsewhere (transfer.csv), and told more or less (told.csv). See `lfo.lab.transfer`.
+"""Tables of frozen runs: elsewhere (transfer.csv), told more or less (told.csv), see `lfo.lab.transfer`; within several
+attempts (attempts.csv), see `lfo.lab.attempts`.
 
 Every interval is that of `lfo.lab.hierarchy`: worlds, runs, companies and tasks are resampled.
 """
@@ -7,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -14,11 +16,11 @@ import pandas as pd
 from lfo.config import EnvConfig
 from lfo.envs import make_environment
 from lfo.lab.hierarchy import Curve, Measure, Study, curves_of, lead, middle, number
-from lfo.lab.reading import Runs, by_run, cells, count_runs, measurements, parts
+from lfo.lab.reading import RUN, Runs, by_run, cells, count_runs, measurements, parts
 from lfo.lab.statistics import Estimate, pass_hat_k
 from lfo.runs import RunFolder
 
-TRANSFER, TOLD = "transfer.csv", "told.csv"
+TRANSFER, TOLD, ATTEMPTS = "transfer.csv", "told.csv", "attempts.csv"
 FIRST = number(0)
 
 
@@ -35,6 +37,16 @@ def transferred(runs: Runs, split: str, levels: Sequence[int] | None = None) -> 
         return []
     rows = transfer_frame(runs).query("split == @split and not held_out_phrasing")
     return curves_of(rows if levels is None else rows[rows["level"].isin(levels)], ["success"])
+
+
+def within(runs: Runs, split: str, attempts: int) -> list[Curve]:
+    """Success within so many attempts on a split, of the runs where that was measured, as curves of one place."""
+    there = {arm: [folder for folder in folders if (Path(folder) / ATTEMPTS).exists()] for arm, folders in runs.items()}
+    if not any(there.values()):
+        return []
+    rows = with_companies(measurements(there, ATTEMPTS, "measure it"), there).query("split == @split")
+    tasks = rows[rows["attempt"] <= attempts].groupby(["arm", *RUN, "task_id", "company_id"], sort=False)
+    return curves_of(tasks["success"].max().reset_index(), ["success"])
 
 
 def told_frame(runs: Runs) -> pd.DataFrame:

@@ -1,7 +1,7 @@
 """What becomes of claims that were written down before: supported, refuted or undecided, by one rule for all of them.
 
-A claim is that one arm leads another by more than a bar, or needs so many times fewer tasks; the rule is that of
-`lfo.lab.hierarchy.judge`, over the whole table. `read_claims` reads what configs/claims.yaml says.
+A claim is that one arm leads another by more than a bar, needs so many times fewer tasks, or is above a bar by itself;
+the rule is that of `lfo.lab.hierarchy.judge`, over the whole table. `read_claims` reads what configs/claims.yaml says.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import pandas as pd
 
 from lfo.config import ConfigError, located, read_yaml
 from lfo.lab.factorial import MEASURES, told_the_truth
-from lfo.lab.hierarchy import Finding, Study, area_until, judge, lead, read_curves, relative_to, times_fewer
+from lfo.lab.hierarchy import Finding, Study, area_until, judge, lead, middle, read_curves, relative_to, times_fewer
 from lfo.lab.reading import Runs
 from lfo.lab.tables import known
-from lfo.lab.transfer_tables import transferred
+from lfo.lab.transfer_tables import transferred, within
 
 COLUMNS = "claim split value low high runs p verdict".split()
 
@@ -30,39 +30,46 @@ class Claim:
     """An arm is better than another by more than `bar`.
 
     measure: a key of `factorial.MEASURES`. kind: "lead", the difference of the medians; "times", how many times the
-    other's median is the arm's. levels: of the tasks; None: all. relative: to what is reached in the same world by the
-    arm that is frozen and told the truth. question: of a notebook, 0: of none. by: what has hidden rules of its own, as
-    for `read_curves`; tasks without one do not count. of: what is measured, "success" of the runs' own evaluations;
-    "transfer", what `lfo.lab.transfer.measure` measured at the end, also on tasks that the runs do not have, by
-    company; or "rules", the share of held-out tasks' calls whose reply was known at the last evaluation, which is one
-    number a run: measure is then "success", and only worlds and runs are resampled.
+    other's median is the arm's; "level", the arm's own median, with "" as the other. levels: of the tasks; None: all.
+    relative: to what is reached in the same world by the arm that is frozen and told the truth. question: of a
+    notebook, 0: of none. by: what has hidden rules of its own, as for `read_curves`; tasks without one do not count.
+    of: what is measured, "success" of the runs' own evaluations; or at the end, with "success" as the measure:
+    "transfer", what `lfo.lab.transfer.measure` found, also on tasks that the runs do not have; "attempts", success
+    within two of them (`lfo.lab.attempts`); "rules", the share of held-out tasks' calls whose reply was known, which is
+    one number a run, so that only worlds and runs are resampled.
     """
 
     text: str
     arm: str
     other: str
     measure: str
-    kind: Literal["lead", "times"]
+    kind: Literal["lead", "times", "level"]
     bar: float
     split: str
     levels: tuple[int, ...] | None = None
     relative: bool = False
     question: int = 0
     by: str = "company_id"
-    of: Literal["success", "transfer", "rules"] = "success"
+    of: Literal["success", "transfer", "attempts", "rules"] = "success"
 
     def __post_init__(self):
-        if self.of not in ("success", "transfer", "rules"):
-            raise TypeError(f"of is success, transfer or rules, not {self.of}")
-        if self.of == "rules" and (self.levels or self.relative or self.measure != "success"):
-            raise TypeError("of rules the measure is success, without levels, not relative")
+        if self.kind not in (kinds := ("lead", "times", "level")) or (self.kind == "level") != (not self.other):
+            raise TypeError(f"kind is one of {', '.join(kinds)}, and only a level has no other")
+        if self.of not in ("success", "transfer", "attempts", "rules"):
+            raise TypeError(f"of is success, transfer, attempts or rules, not {self.of}")
+        if self.of in ("attempts", "rules") and (self.levels or self.relative or self.measure != "success"):
+            raise TypeError(f"of {self.of} the measure is success, without levels, not relative")
         if self.of != "success" and self.by != "company_id":
             raise TypeError(f"of {self.of} nothing is resampled by {self.by}")
 
+    @property
+    def arms(self) -> tuple[str, ...]:
+        return (self.arm, self.other) if self.other else (self.arm,)
+
 
 def read_claims(path: str | Path, table: str) -> list[Claim]:
-    """The claims of one table of a YAML file. An entry with a list of others, measures or splits is a claim for each,
-    as is one with `pairs` of an arm and another; {arm}, {other} and {measure} in its text are filled in.
+    """The claims of one table of a YAML file. An entry with a list of arms, others, measures or splits is a claim for
+    each, as is one with `pairs` of an arm and another; {arm}, {other} and {measure} in its text are filled in.
 
     Raises:
         ConfigError: there is no such table, or an entry is no claim.
@@ -79,11 +86,11 @@ def read_claims(path: str | Path, table: str) -> list[Claim]:
     return claims
 
 
-def _claims(text: str, measure, split, arm=None, other=None, pairs=None, levels=None, **rest) -> Iterator[Claim]:
-    """One for each of the pairs, or of an arm's others, and of the measures and splits, each a value or a list."""
-    if not (pairs or (arm and other)) or (pairs and (arm or other)):
-        raise TypeError("it has an arm and others, or else pairs of both")
-    pairs = pairs or [(arm, one) for one in _listed(other)]
+def _claims(text: str, measure, split, arm=None, other="", pairs=None, levels=None, **rest) -> Iterator[Claim]:
+    """One for each of the pairs, or of the arms and others, and of the measures and splits, each a value or a list."""
+    if bool(pairs) == bool(arm) or (pairs and other):
+        raise TypeError("it has arms and others, or else pairs of both")
+    pairs = pairs or itertools.product(_listed(arm), _listed(other))
     for (a, b), m, s in itertools.product(pairs, _listed(measure), _listed(split)):
         said = text.format(arm=a, other=b, measure=m)
         yield Claim(said, a, b, m, split=s, levels=levels and tuple(levels), **rest)
@@ -94,15 +101,15 @@ def _listed(value) -> list:
 
 
 def verdict_table(runs: Runs, claims: Sequence[Claim]) -> pd.DataFrame:
-    """What becomes of every claim: a claim with an arm that was not run, or not evaluated there, is left out.
+    """What becomes of every claim: a claim with an arm that was not run, or not measured there, is left out.
 
-    value, low, high: the difference or ratio and its 95% interval; runs: of the arm with fewer; p: Holm's, over the
-    table.
+    value, low, high: the difference, ratio or level and its 95% interval; runs: of the arm with fewer; p: Holm's, over
+    the table.
     """
     study, judged = functools.cache(functools.partial(_study, runs)), {}
     for claim in claims:
         one = study(claim.split, claim.levels, claim.relative, claim.by, claim.of)
-        if {claim.arm, claim.other} <= set(one.arms):
+        if set(claim.arms) <= set(one.arms):
             judged[claim] = _find(one, claim), claim.bar
     rows = []
     for claim, (p, verdict) in judge(judged).items():
@@ -115,13 +122,17 @@ def verdict_table(runs: Runs, claims: Sequence[Claim]) -> pd.DataFrame:
 def _study(runs: Runs, split: str, levels: tuple[int, ...] | None, relative: bool, by: str, of: str) -> Study:
     if of == "rules":
         return Study(known(runs, split))
+    if of == "attempts":
+        return Study(within(runs, split, 2))
     curves = transferred(runs, split, levels) if of == "transfer" else read_curves(runs, split, levels, by=by)
     return Study(relative_to(curves, told_the_truth(runs)) if relative else curves)
 
 
 def _find(study: Study, claim: Claim) -> Finding:
     """Areas are compared over the tasks that both arms were given."""
-    measure, arms = MEASURES[claim.measure], (claim.arm, claim.other)
+    measure, arms = MEASURES[claim.measure], claim.arms
     if claim.measure == "area":
         measure = area_until(min(float(curve.tasks[-1]) for curve in study.curves if curve.arm in arms))
-    return study.find(measure, lead(*arms), arms) if claim.kind == "lead" else times_fewer(study, measure, *arms)
+    if claim.kind == "times":
+        return times_fewer(study, measure, *arms)
+    return study.find(measure, lead(*arms) if claim.kind == "lead" else middle(*arms), arms)

@@ -17,17 +17,14 @@ from lfo.lab.factorial import factorial_table, level_table, summary
 from lfo.lab.guided import (
     OPEN,
     QUESTIONS,
-    REFUTED,
-    SUPPORTED,
-    UNDECIDED,
     feedback_table,
     guided_runs,
     question_table,
-    second_attempt,
     training_figure,
     unaided_table,
 )
 from lfo.lab.reading import SPLIT_NAMES
+from lfo.lab.statistics import REFUTED, SUPPORTED, UNDECIDED
 from lfo.lab.sweep import by_arm, read_grid
 from lfo.lab.verdicts import COLUMNS, Claim, read_claims, verdict_table
 from lfo.runs import RunFolder
@@ -71,7 +68,7 @@ def test_a_row_per_arm_with_feedback(runs):
 
 
 def test_without_a_run_nothing_is_answered():
-    table = question_table(CLAIMS, verdict_table({}, CLAIMS), second_attempt(pd.DataFrame(), "feedback"))
+    table = question_table(CLAIMS, verdict_table({}, CLAIMS))
     assert len(table) == len(QUESTIONS) == 5
     assert table["answer"].tolist()[0] == table["answer"].tolist()[3] == OPEN
     assert guided_runs({}) == {}
@@ -80,7 +77,7 @@ def test_without_a_run_nothing_is_answered():
 def test_with_some_arms_the_others_stay_open(runs):
     claims = [*CLAIMS, Claim("hard: y", "feedback", "table", "area", "lead", 0.0, "test", question=5)]
     verdicts = verdict_table(runs, claims)
-    table = question_table(claims, verdicts, OPEN).set_index(["question"])
+    table = question_table(claims, verdicts).set_index(["question"])
     assert len(verdicts) == 2 and table["answer"].iloc[4] == OPEN and table["claims"].iloc[4] == "1 not yet run"
     assert table["answer"].iloc[0] in (SUPPORTED, UNDECIDED) and table["answer"].iloc[3] in (UNDECIDED, REFUTED)
     for part in ({}, {"baseline": runs["baseline"]}, runs):  # no arm is told the truth
@@ -102,27 +99,16 @@ def test_with_some_arms_the_others_stay_open(runs):
 def test_an_answer_is_what_its_claims_have_in_common(verdicts, answer):
     judged = [(c, v) for c, v in zip(CLAIMS, verdicts, strict=True) if v]
     rows = [{"claim": c.text, "split": c.split, "verdict": v} for c, v in judged]
-    table = question_table(CLAIMS, pd.DataFrame(rows, columns=COLUMNS), OPEN)
+    table = question_table(CLAIMS, pd.DataFrame(rows, columns=COLUMNS))
     assert table["answer"].iloc[0] == answer
-    on_new_companies = verdicts[1]  # and nobody tried a second time
-    assert table["answer"].iloc[3] == {None: OPEN, REFUTED: REFUTED}.get(on_new_companies, UNDECIDED)
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "answer"), [(0.91, 0.99, SUPPORTED), (0.2, 0.89, REFUTED), (0.85, 0.95, UNDECIDED)]
-)
-def test_the_second_attempt_by_its_interval(low, high, answer):
-    row = {"arm": "feedback", "companies": SPLIT_NAMES["test"], "attempts": 2, "success": 0.9, "low": low, "high": high}
-    others = [row | {"attempts": 1, "low": 0.0, "high": 0.0}, row | {"companies": SPLIT_NAMES["validation"]}]
-    assert second_attempt(pd.DataFrame([*others, row]), "feedback") == answer
-    assert second_attempt(pd.DataFrame(others), "feedback") == second_attempt(pd.DataFrame([row]), "table") == OPEN
+    assert table["answer"].iloc[3] == (verdicts[1] or OPEN), "those on new companies count there as well"
 
 
 def test_every_question_has_claims_about_arms_that_exist(monkeypatch):
     monkeypatch.chdir(ROOT)  # grids name their configs from there
     tables = ("feedback", "feedback_sources", "feedback_levels")
     claims = {name: read_claims("configs/claims.yaml", name) for name in tables}
-    assert {c.question for c in claims["feedback"]} == {0, 1, 2, 5}
+    assert {c.question for c in claims["feedback"]} == {0, 1, 2, 4, 5}
     assert {(c.question, c.split) for c in claims["feedback_sources"]} == {(3, "validation")}
     kinds = read_grid("configs/feedback_levels.yaml", "out")
     assert {c.question for c in claims["feedback_levels"]} == {4} and all(

@@ -13,7 +13,7 @@ from lfo.lab.factorial import MEASURES
 from lfo.lab.hierarchy import DRAWS, tasks_of
 from lfo.lab.reading import write_measurement
 from lfo.lab.sweep import by_arm, read_grid
-from lfo.lab.transfer_tables import TRANSFER
+from lfo.lab.transfer_tables import ATTEMPTS, TRANSFER
 from lfo.lab.verdicts import COLUMNS, Claim, read_claims, verdict_table
 from lfo.runs import RunFolder
 
@@ -117,6 +117,34 @@ def test_a_claim_about_elsewhere_is_judged_by_what_was_measured_there(runs):
     assert verdict_table({}, claims).empty, "as in a clone, where nothing was measured yet"
 
 
+def test_a_claim_about_one_arm_is_judged_by_its_own_level(runs):
+    """At the end ours serves everybody, never nobody; the truth serves half, of which ours is twice."""
+    bars = [("ours", 0.9, False), ("never", 0.1, False), ("ours", 1.9, True)]
+    table = verdict_table(runs, [claim(a, "", bar, kind="level", relative=of_truth) for a, bar, of_truth in bars])
+    assert table["value"].tolist() == [1, 0, 2] and table["verdict"].tolist() == ["supported", "refuted", "undecided"]
+    assert table["runs"].tolist() == [5, 5, 5]
+
+
+def test_a_claim_about_attempts_is_judged_by_the_first_two(runs):
+    """Of two tasks the one is served at the second attempt, the other at the third; who was not measured has none."""
+    rows = [
+        {
+            "split": "validation",
+            "task_id": f"validation-00{task}",
+            "level": 1,
+            "attempt": k,
+            "success": int(k == needed),
+        }
+        for task, needed in ((0, 2), (1, 3))
+        for k in range(1, needed + 1)
+    ]
+    for folder in runs["ours"]:
+        write_measurement(RunFolder(folder), ATTEMPTS, rows)
+    claims = [claim(arm, "", bar, kind="level", of="attempts") for arm in ("ours", "theirs") for bar in (0.4, 0.6)]
+    assert verdict_table(runs, claims)["value"].tolist() == [0.5, 0.5]
+    assert verdict_table({"theirs": runs["theirs"]}, claims).empty
+
+
 def test_a_claim_about_rules_is_judged_by_what_was_known_at_the_end(runs):
     """One number a run: ours knew .75 before, and knows half; never knows what its seed says, .1 to .5."""
     for folder in (folder for arm in ("ours", "never") for folder in runs[arm]):
@@ -185,6 +213,9 @@ def test_pairs_are_a_claim_for_each(tmp_path):
         "text: x, pairs: [[a, b]], other: b, measure: area, kind: lead, bar: 0, split: test",
         "text: x, pairs: [[a, b, c]], measure: area, kind: lead, bar: 0, split: test",
         "text: x, arm: a, other: b, measure: area, kind: lead, bar: 0",
+        "text: x, arm: a, other: b, measure: area, kind: level, bar: 0, split: test",
+        "text: x, arm: a, other: b, measure: area, kind: leads, bar: 0, split: test",
+        "text: x, arm: a, measure: area, kind: level, bar: 0, split: test, of: attempts",
         "text: '{what}', arm: a, other: b, measure: area, kind: lead, bar: 0, split: test",
         "just words",
     ],
@@ -201,7 +232,7 @@ def test_what_is_wrong_with_a_claim_is_said(tmp_path):
     path.write_text(
         "here:\n- {text: x, arm: a, other: b, measure: success, kind: lead, bar: 0, split: test, of: rule}\n"
     )
-    with pytest.raises(ConfigError, match="of is success, transfer or rules, not rule"):
+    with pytest.raises(ConfigError, match="of is success, transfer, attempts or rules, not rule"):
         read_claims(path, "here")
     with pytest.raises(ConfigError, match="no table 'there'; it has: here"):
         read_claims(path, "there")
@@ -214,9 +245,9 @@ def test_the_claims_are_about_arms_that_exist(monkeypatch):
     for table, files in grids.items():
         arms = {arm for file in files for arm in by_arm(read_grid(Path("configs") / file, "out"))}
         claims = read_claims(CLAIMS, table)
-        assert {c.arm for c in claims} | {c.other for c in claims} <= arms
+        assert {arm for c in claims for arm in c.arms} <= arms
         assert {c.measure for c in claims} <= set(MEASURES) and {c.kind for c in claims} == (
-            {"lead"} if table in ("ablation", "reasons") else {"lead", "times"}
+            {"lead"} if table in ("ablation", "reasons") else {"lead", "times", "level"}
         )
         assert len(set(claims)) == len(claims) and len({(c.text, c.split) for c in claims}) == len(claims)
         assert 2 * len(claims) / DRAWS < 0.05, "no claim of so many could ever be decided"
@@ -236,6 +267,11 @@ def test_the_claims_of_notebook_04_are_the_ones_that_were_agreed():
         ("imagine_silent", "imagine", "area", -0.05, "validation"),
         ("imagine", "cloning", "area", 0, "test"),
     ]
+    goals = {(c.split, c.bar, c.of) for c in claims if c.kind == "level" and c.arm == "imagine"}
+    assert goals == {
+        *(("validation", 0.7, "success"), ("test", 0.7, "success"), ("validation", 0.8, "rules")),
+        *(("test", 0.7, "rules"), ("test", 0.9, "attempts")),
+    }
     controls = [c for c in claims if c.kind == "lead" and not c.levels and c not in variants]
     assert {c.measure for c in controls} == {"area"} and {c.bar for c in controls} == {0.05}
     others = {"none", "placebo", "shared", "stacked", "dream", "baseline", "table", "nearest", "additive"}
