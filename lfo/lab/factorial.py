@@ -310,19 +310,32 @@ def curve_figure(runs: Runs, arms: Iterable[str], against: str = "tasks") -> plt
 
 def draw_curves(axes: Sequence[plt.Axes], runs: Runs, splits: Mapping[str, str], against: str) -> None:
     """Success of some arms, a split on each of the axes: median and range of the runs. splits: with their titles."""
-    colours = sns.color_palette()
     for ax, (split, title) in zip(axes, splits.items(), strict=True):
-        for i, (arm, folders) in enumerate(runs.items()):
-            again, place = divmod(i, len(colours))  # colours come again, with dashes
+        for (arm, folders), look in zip(runs.items(), _looks(runs), strict=True):
             grid, success = _aligned(folders, split, against)
             if len(grid):
-                look = {"marker": "o", "ms": 3, "color": colours[place], "ls": "--" if again else "-"}
-                ax.plot(grid, np.median(success, axis=0), label=arm, **look)
-                ax.fill_between(grid, success.min(axis=0), success.max(axis=0), color=colours[place], alpha=0.12, lw=0)
+                ax.plot(grid, np.median(success, axis=0), label=arm, ms=4, **look)
+                low, high = success.min(axis=0), success.max(axis=0)
+                ax.fill_between(grid, low, high, color=look["color"], alpha=0.08, lw=0)
         ax.set(title=title, xlabel=AGAINST[against], ylim=(-0.02, 1.02))
     axes[0].set_ylabel("success, greedy")
     if axes[-1].lines:
         axes[-1].legend(title="median and range of runs", fontsize="small", loc="upper left", bbox_to_anchor=(1.01, 1))
+
+
+def _looks(runs: Runs) -> list[dict]:
+    """By arm: a colour for who says the notes, or else for the arm, which come again with squares; dashed where the
+    policy is frozen."""
+    palette, places, taken = sns.color_palette(), {}, set()
+    looks = []
+    for arm in runs:
+        said = about(runs, arm)
+        notes, policy = said["notes"], said["policy"]
+        again, colour = divmod(places.setdefault(arm if (notes, policy) in taken else notes, len(places)), len(palette))
+        taken.add((notes, policy))
+        line = "--" if policy == FROZEN else "-"
+        looks.append({"color": palette[colour], "marker": "s" if again else "o", "ls": line})
+    return looks
 
 
 AGAINST = {

@@ -331,3 +331,16 @@ def test_curves_against_what_they_cost(tmp_path):
 def test_arms_of_any_number_can_be_drawn(runs):
     figures.style()
     assert len(factorial.curve_figure(runs, runs).axes[0].get_lines()) == 4
+
+
+def test_a_colour_is_who_says_the_notes(tmp_path):
+    """Frozen policies are dashed; of two arms that are alike the second has a colour of its own."""
+    arms = {"table": {}, "table_frozen": {"policy": {"learning_rate": 0}}, "again": {}, "baseline": {}}
+    memory = {"world_model": {"coupling": "memory", "recall": "table"}}
+    settings = {arm: own | (memory if arm != "baseline" else {}) for arm, own in arms.items()}
+    runs = {arm: [write_run(tmp_path / arm, settings[arm], {"test": ["0", "1"]})] for arm in arms}
+    _, new = factorial.curve_figure(runs, runs).axes
+    lines = {line.get_label(): line for line in new.get_lines()}
+    assert [lines[arm].get_linestyle() for arm in arms] == ["-", "--", "-", "-"]
+    assert lines["table"].get_color() == lines["table_frozen"].get_color()
+    assert len({lines[arm].get_color() for arm in ("table", "again", "baseline")}) == 3
