@@ -109,7 +109,7 @@ class PhoneKnowledge:
         alone is no failure. Reads what the agent said and was told, and nothing of the episode besides; a message that
         has a value of the user's in it, which only a world model could make up, is left out. In plain words: after the
         base's own wording (`lesson` in data/base/recipe.py), whose JSON looks like the answer to a call, the untrained
-        base fills in the form and hangs up (docs/feedback.md has figures).
+        base fills in the form and hangs up.
         """
         found, shared = [], _shared(turns)
         for turn in turns:
