@@ -84,9 +84,12 @@ class Guided:
 
     def lessons(self, row: Row) -> Told:
         """What the attempts that failed before this one have to tell, by `feedback.accumulate`."""
-        found = []
-        for one, other in itertools.zip_longest(failures(row), self._of_others(row)):
-            said = [other] if other else (yield from self._of_attempt(row.episode.request, one.turns))
+        found, others = [], iter(self._of_others(row))
+        for one in failures(row):
+            if self.feedback.source == "shuffled":
+                said = [*itertools.islice(others, 1)]
+            else:
+                said = yield from self._of_attempt(row.episode.request, one.turns)
             found += [dataclasses.replace(record, attempt=one.position) for record in self._within(said)]
         return accumulated(found, self.feedback.accumulate)
 

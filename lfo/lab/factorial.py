@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -128,7 +129,8 @@ def dial_summary(runs: Runs) -> pd.DataFrame:
     for name, folders in runs.items():
         cell, _, arm = name.rpartition("/")
         cells.setdefault(cell, {})[arm] = folders
-    return pd.concat([summary(cell) for cell in cells.values()], ignore_index=True)
+    whole = pd.concat([summary(cell) for cell in cells.values()], ignore_index=True)
+    return whole[whole["metric"].isin(["success", "area"])]  # evaluated at both ends alone, nobody arrives in between
 
 
 def _rows(runs: Runs, study: Study, split: str, measures: Mapping[str, Measure], world: int | str) -> Iterator[dict]:
@@ -226,10 +228,8 @@ def dial_table(table: pd.DataFrame, policy: str = FROZEN) -> pd.DataFrame:
     """
     data = table.query("metric == 'success' and world == @ALL and policy == @policy")
     said = [_said(row, share=True) for row in data.to_dict("records")]
-    data, place = (
-        data.assign(said=said, companies=data["split"].map(SPLIT_NAMES)),
-        ["replies", "circumstances", "companies"],
-    )
+    data = data.assign(said=said, companies=data["split"].map(SPLIT_NAMES))
+    place = ["replies", "circumstances", "companies"]
     rows = data.pivot(index=place, columns="notes", values="said")[[n for n in ORDER if n in set(data["notes"])]]
     return data.groupby(place)[["runs"]].min().join(rows).reset_index().rename_axis(columns=None)
 
@@ -295,7 +295,7 @@ def phase_figure(table: pd.DataFrame, policy: str = FROZEN) -> plt.Figure:
                 ax.fill_between(one["circumstances"], one["low"], one["high"], color=colour, alpha=0.15, lw=0)
             fewest = part.groupby("circumstances")["runs"].min()
             ax.set_xticks(fewest.index, [f"{dial:.0f}\n({runs:.0f})" for dial, runs in fewest.items()])
-            ax.set(title=f"{title}, {kind}", xlabel="kinds of circumstances (worlds)", ylim=(-0.02, 1.02))
+            ax.set(title=f"{title}, {kind}", xlabel="kinds of circumstances (runs)", ylim=(-0.02, 1.02))
         row[0].set_ylabel("success, greedy, 95%")
     axes[0, -1].legend(title="notes by", fontsize="small", loc="upper left", bbox_to_anchor=(1.01, 1))
     return fig
@@ -324,16 +324,16 @@ def draw_curves(axes: Sequence[plt.Axes], runs: Runs, splits: Mapping[str, str],
 
 
 def _looks(runs: Runs) -> list[dict]:
-    """By arm: a colour for who says the notes, or else for the arm, which come again with squares; dashed where the
-    policy is frozen."""
-    palette, places, taken = sns.color_palette(), {}, set()
-    looks = []
+    """By arm: a colour for who says the notes, a new one where an arm was alike, dashed where the policy is frozen;
+    colours come again with squares."""
+    palette, looks = sns.color_palette(), []
+    places: dict[tuple, int] = {}  # (notes, how many arms alike there were before) -> number of the colour
+    alike: Counter = Counter()
     for arm in runs:
-        said = about(runs, arm)
-        notes, policy = said["notes"], said["policy"]
-        again, colour = divmod(places.setdefault(arm if (notes, policy) in taken else notes, len(places)), len(palette))
-        taken.add((notes, policy))
-        line = "--" if policy == FROZEN else "-"
+        kind = about(runs, arm)["notes"], about(runs, arm)["policy"]
+        again, colour = divmod(places.setdefault((kind[0], alike[kind]), len(places)), len(palette))
+        alike[kind] += 1
+        line = "--" if kind[1] == FROZEN else "-"
         looks.append({"color": palette[colour], "marker": "s" if again else "o", "ls": line})
     return looks
 

@@ -109,8 +109,10 @@ def curves_of(rows: pd.DataFrame, numbers: Sequence[str]) -> list[Curve]:
 
 
 def relative_to(curves: Sequence[Curve], arm: str) -> list[Curve]:
-    """The curves as shares of what an arm's runs reach in the end, on average, in the same world at the same tasks:
-    resampled with them. Worlds in which they reach nothing are left out."""
+    """The curves as shares of what an arm's runs reach in the end, on average, in the same world: resampled with them.
+
+    Worlds in which they reach nothing are left out, and runs that were evaluated on other tasks.
+    """
     ends: dict[tuple, list[np.ndarray]] = defaultdict(list)
     for curve in curves:
         if curve.arm == arm:

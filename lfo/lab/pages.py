@@ -41,8 +41,8 @@ PLACES = {KNOWN: "known", NEW: "new"}  # companies
 # What docs/results.md shows: tables, each with its heading and what is to be said before it.
 TABLES = {
     "04_verdicts": "### Claims of the factorial\n\n"
-    "What becomes of the claims, which were written down before the worlds were opened "
-    "([claims.yaml](../configs/claims.yaml)).\n"
+    "What becomes of the claims, which were written down before the worlds were opened, but where "
+    "[claims.yaml](../configs/claims.yaml) says\notherwise: aims that were made claims, and two memories. "
     "Adjusted p-values (Holm) over the table; fewer than five runs decide nothing:",
     "04_factorial": "### Success of every arm\n\n"
     "Success, greedy, all levels; sampled tasks, dropped ones included; median and 95% interval of a "
@@ -77,15 +77,17 @@ TABLES = {
     "04_reasons_known": "### What is known with reasons and with lists\n\n"
     "What these know at the end, as above (`..._frozen` hear reasons, `..._list` lists):",
     "04_transfer": "### Phrasings that were never heard\n\n"
-    "Frozen adapters, ten tasks of each level, one episode of each:",
+    "Frozen adapters; the executed notebook says in its parameters how many tasks and episodes that are:",
     "04_acquaintance": "### Companies called before, and unusual rules\n\n"
-    "Success by whether the company was called in training, and how its rules depart from the\n"
+    "Success by whether a task at the company was sampled in training, and how its rules depart from the\n"
     "usual ones:",
     "04_attempts": "### Another try\n\nSuccess within k attempts, and calls per success:",
     "08_overview": "### Feedback\n\n"
     "Feedback-guided DAPO, first attempts, which read no feedback but the notes of who says some "
     "([notebook 08](../notebooks/08_feedback_guided_dapo.ipynb)):",
     "08_verdicts": "### Claims about feedback\n\nWhat becomes of its claims:",
+    "08_unaided": "### Feedback: what policies do without their notes\n\n"
+    "The same episodes with the notes that they were trained with, and without:",
     "08_factor": "### Feedback: tasks to nine tenths of the baseline\n\n"
     "Tasks to nine tenths of what the baseline ends with, as above:",
     "08_kinds": "### Feedback: new kinds of task\n\n"
@@ -118,6 +120,8 @@ TABLES = {
     "10_knowledge": "### The public world: what is known\n\n"
     "What its world models know at the end, asked about a right and a wrong place of things (a coin\n"
     "has half):",
+    "02_longer": "### World 0: a baseline of 3,200 tasks\n\n"
+    "Success by quarter of its tasks, means of the evaluations in each (0: before training):",
     "03_final_success": "### World 0, of `make results`\n\n"
     "What `make results` trains in world 0, where everything was developed, by level, pooled over "
     "its seeds, with Wilson 95% intervals ([curves](../results/03_learning_curves.png)):",

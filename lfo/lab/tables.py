@@ -191,8 +191,7 @@ def compute_table(runs: Runs) -> pd.DataFrame:
     seconds as `pace_table` compares them. groups kept: the share that taught anything, of those that were sampled.
 
     Medians over the runs. Tokens of dreams are counted, dreamt tasks apart from the sampled ones. A baseline of equal
-    compute is the first arm with `policy.epochs` set to the other arm's multiple of trained tokens, rounded: all its
-    trained tokens are the policy's, and each pass costs the same again.
+    compute is the first arm with so many more rollouts of a task (`rollout.group_size`) as the other's tokens are.
 
     Raises:
         RunError: a run is older than these counts.

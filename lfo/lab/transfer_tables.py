@@ -25,7 +25,8 @@ FIRST = number(0)
 
 
 def transfer_frame(runs: Runs) -> pd.DataFrame:
-    """What `lfo.lab.transfer.measure` wrote; acquaintance: a company's rules, and whether it was called in training."""
+    """What `lfo.lab.transfer.measure` wrote; acquaintance: a company's rules, and whether a task there was sampled in
+    training."""
     rows = measurements(runs, TRANSFER, "run notebook 04, or `lfo.lab.transfer.measure` on the run folder")
     called = rows["called"].map({True: "called before", False: "never called"})
     return with_companies(rows, runs).assign(acquaintance=rows["variation"] + ", " + called)

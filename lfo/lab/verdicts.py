@@ -1,4 +1,4 @@
-"""What becomes of claims that were written down before: supported, refuted or undecided, by one rule for all of them.
+"""What becomes of claims that were written down: supported, refuted or undecided, by one rule for all of them.
 
 A claim is that one arm leads another by more than a bar, needs so many times fewer tasks, or is above a bar by itself;
 the rule is that of `lfo.lab.hierarchy.judge`, over the whole table. `read_claims` reads what configs/claims.yaml says.
@@ -9,9 +9,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Literal
 
 import pandas as pd
 
@@ -22,6 +22,8 @@ from lfo.lab.reading import Runs
 from lfo.lab.tables import known
 from lfo.lab.transfer_tables import transferred, within
 
+KINDS = ("lead", "times", "level")
+OF = ("success", "transfer", "attempts", "rules")
 COLUMNS = "claim split value low high runs p verdict".split()
 
 
@@ -33,7 +35,7 @@ class Claim:
     other's median is the arm's; "level", the arm's own median, with "" as the other. levels: of the tasks; None: all.
     relative: to what is reached in the same world by the arm that is frozen and told the truth. question: of a
     notebook, 0: of none. by: what has hidden rules of its own, as for `read_curves`; tasks without one do not count.
-    of: what is measured, "success" of the runs' own evaluations; or at the end, with "success" as the measure:
+    of: what is measured, "success" of the runs' own evaluations; or at the end, where "success" is the only measure:
     "transfer", what `lfo.lab.transfer.measure` found, also on tasks that the runs do not have; "attempts", success
     within two of them (`lfo.lab.attempts`); "rules", the share of held-out tasks' calls whose reply was known, which is
     one number a run, so that only worlds and runs are resampled.
@@ -43,24 +45,25 @@ class Claim:
     arm: str
     other: str
     measure: str
-    kind: Literal["lead", "times", "level"]
+    kind: str
     bar: float
     split: str
     levels: tuple[int, ...] | None = None
     relative: bool = False
     question: int = 0
     by: str = "company_id"
-    of: Literal["success", "transfer", "attempts", "rules"] = "success"
+    of: str = "success"
 
     def __post_init__(self):
-        if self.kind not in (kinds := ("lead", "times", "level")) or (self.kind == "level") != (not self.other):
-            raise TypeError(f"kind is one of {', '.join(kinds)}, and only a level has no other")
-        if self.of not in ("success", "transfer", "attempts", "rules"):
-            raise TypeError(f"of is success, transfer, attempts or rules, not {self.of}")
-        if self.of in ("attempts", "rules") and (self.levels or self.relative or self.measure != "success"):
-            raise TypeError(f"of {self.of} the measure is success, without levels, not relative")
-        if self.of != "success" and self.by != "company_id":
-            raise TypeError(f"of {self.of} nothing is resampled by {self.by}")
+        for name, allowed in (("kind", KINDS), ("of", OF), ("measure", MEASURES)):
+            if getattr(self, name) not in allowed:
+                raise TypeError(f"{name} is one of {', '.join(allowed)}, not {getattr(self, name)}")
+        if (self.kind == "level") == bool(self.other):
+            raise TypeError("a level has no other, and only a level has none")
+        if self.of != "success" and (self.measure != "success" or self.by != "company_id"):
+            raise TypeError(f"of {self.of} the measure is success, by company_id")
+        if self.of in ("attempts", "rules") and (self.levels or self.relative):
+            raise TypeError(f"of {self.of} there are no levels, and nothing is relative")
 
     @property
     def arms(self) -> tuple[str, ...]:
@@ -81,7 +84,7 @@ def read_claims(path: str | Path, table: str) -> list[Claim]:
     for entry in data[table]:
         try:
             claims += _claims(**entry)
-        except (TypeError, KeyError, ValueError) as error:
+        except (TypeError, KeyError, ValueError, AttributeError, IndexError) as error:
             raise ConfigError(f"{path}, '{table}': {entry} is no claim ({error}).") from None
     return claims
 
@@ -90,7 +93,9 @@ def _claims(text: str, measure, split, arm=None, other="", pairs=None, levels=No
     """One for each of the pairs, or of the arms and others, and of the measures and splits, each a value or a list."""
     if bool(pairs) == bool(arm) or (pairs and other):
         raise TypeError("it has arms and others, or else pairs of both")
-    pairs = pairs or itertools.product(_listed(arm), _listed(other))
+    pairs = pairs or [*itertools.product(_listed(arm), _listed(other))]
+    if not all((pairs, _listed(measure), _listed(split))) or not all(isinstance(pair, (list, tuple)) for pair in pairs):
+        raise TypeError("a list has nothing in it, or pairs are no lists of an arm and another")
     for (a, b), m, s in itertools.product(pairs, _listed(measure), _listed(split)):
         said = text.format(arm=a, other=b, measure=m)
         yield Claim(said, a, b, m, split=s, levels=levels and tuple(levels), **rest)
@@ -132,7 +137,8 @@ def _find(study: Study, claim: Claim) -> Finding:
     """Areas are compared over the tasks that both arms were given."""
     measure, arms = MEASURES[claim.measure], claim.arms
     if claim.measure == "area":
-        measure = area_until(min(float(curve.tasks[-1]) for curve in study.curves if curve.arm in arms))
+        given = (float(curve.tasks[-1]) for curve in study.common(arms).curves if curve.arm in arms)
+        measure = area_until(min(given, default=math.inf))
     if claim.kind == "times":
         return times_fewer(study, measure, *arms)
     return study.find(measure, lead(*arms) if claim.kind == "lead" else middle(*arms), arms)

@@ -397,6 +397,8 @@ def test_what_a_teacher_reads_is_gathered_as_for_a_later_attempt(guided, group, 
 
 def test_groups_without_feedback_have_no_teacher(guided, three):
     assert [len(guided(learn="kl", share=share).views(three[0], sampled(three[0]))) for share in (1, 0)] == [2, 1]
+    dreamt = dataclasses.replace(three[0], group=-1)
+    assert len(guided(learn="kl").views(dreamt, sampled(dreamt))) == 1, "what was dreamt is no feedback"
 
 
 def test_replies_that_are_learned_in_passing_stay_where_they_were_heard(three, bank):

@@ -75,6 +75,22 @@ def test_attempts_are_measured_once(played, tmp_path, monkeypatch):
     assert measure_attempts(folder, most=2).equals(table) and (folder / ATTEMPTS).exists()
 
 
+def test_whoever_was_trained_with_feedback_is_told_by_what_it_stands_around(monkeypatch):
+    """Its own coupling would cut what it is told to what fits in training."""
+    seen = []
+
+    def play(engine, codec, coupling, tasks, rollout, episodes):
+        seen.append((coupling.first, coupling.notes))
+        return [SimpleNamespace(success=True, turns=[], outcome=SimpleNamespace(metrics={})) for _ in tasks]
+
+    monkeypatch.setattr(attempts, "play_tasks", play)
+    subject = player("a")
+    subject.coupling = SimpleNamespace(inner="inside")
+    for subject.config.feedback in (None, object()):
+        attempt_rows(subject, subject.env.tasks("test"), most=1)
+    assert seen == [(subject.coupling, False), ("inside", True)]
+
+
 # --- the table -------------------------------------------------------------------------------
 
 

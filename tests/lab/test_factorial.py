@@ -271,7 +271,8 @@ def test_areas_are_over_the_tasks_that_every_trained_arm_was_given(tmp_path):
         arm: [write_run(tmp_path / arm, {"task_budget": 40 * len(curve) - 40}, {"test": curve})]
         for arm, curve in {"short": ["00", "11"], "long": ["00", "10", "11"]}.items()
     }
-    assert factorial.shared_tasks(runs) == 40
+    frozen = {"task_budget": 8, "policy": {"learning_rate": 0}}
+    assert factorial.shared_tasks(runs | {"frozen": [write_run(tmp_path / "frozen", frozen, {"test": ["00"]})]}) == 40
     table = factorial.summary(runs).query("metric == 'area'").set_index("arm")["median"]
     assert table.to_dict() == {"short": 0.5, "long": 0.25}
 
@@ -280,6 +281,7 @@ def test_success_against_circumstances(summary):
     tables = [summary.assign(circumstances=dial, median=1 - dial / 10) for dial in (4, 0)]
     known, new = factorial.phase_figure(pd.concat(tables)).axes
     (line,) = known.get_lines()
+    assert [tick.get_text() for tick in known.get_xticklabels()] == ["0\n(2)", "4\n(2)"], "with the runs of each"
     assert (line.get_label(), line.get_xydata().tolist()) == (TRUTH, [[0, 1], [4, 0.6]])
     assert (known.get_title(), new.get_title()) == (
         "known companies (validation), reasons",
@@ -329,8 +331,12 @@ def test_curves_against_what_they_cost(tmp_path):
 
 
 def test_arms_of_any_number_can_be_drawn(runs):
+    """Of more than there are colours the eleventh has the first again, with squares."""
     figures.style()
-    assert len(factorial.curve_figure(runs, runs).axes[0].get_lines()) == 4
+    many = {f"{arm} {k}": folders for k in range(3) for arm, folders in runs.items()}
+    lines = factorial.curve_figure(many, many).axes[0].get_lines()
+    assert len(lines) == 12 and len({(line.get_color(), line.get_marker()) for line in lines}) == 12
+    assert [line.get_marker() for line in lines] == ["o"] * 10 + ["s"] * 2
 
 
 def test_a_colour_is_who_says_the_notes(tmp_path):

@@ -103,6 +103,8 @@ def test_shares_of_what_another_arm_reaches():
     relative = hierarchy.relative_to(curves, "truth")
     assert [c.arm for c in relative] == ["truth", "ours"]  # not told in world 2; in world 3 the truth was of no use
     assert Study(relative).values(final) == {"truth": [1.0], "ours": [0.5]}
+    of_both = hierarchy.relative_to([*curves, curve("truth", "1111", seed=1)], "truth")
+    assert Study(of_both).values(final)["ours"] == [pytest.approx(1 / 3)], "of what its runs reach on average"
 
 
 def test_a_share_is_of_what_is_reached_at_the_same_tasks():

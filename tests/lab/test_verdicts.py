@@ -66,6 +66,13 @@ def test_areas_are_compared_over_the_tasks_that_both_were_given(runs):
     assert verdict_table(runs, [claim("ours", "theirs", 0.5)])["value"].tolist() == [0], "ends are each one's own"
 
 
+def test_areas_end_where_both_were_run(runs, tmp_path):
+    """In another world one of theirs had 40 tasks only: no reason to compare the first 40 here."""
+    short = write_run(tmp_path / "short", {"env": {"world_seed": 9}}, {"validation": ["0000", "0000"]})
+    claims = [claim("ours", "theirs", 0.5, "area")]
+    assert verdict_table(runs | {"theirs": [*runs["theirs"], short]}, claims)["value"].tolist() == [0.75]
+
+
 def test_ratios_by_hand(runs):
     """Ours arrives after 40 tasks, theirs after 200, never within 80: 5 and at least 2 times fewer."""
     bars = [("ours", "theirs", 3), ("ours", "theirs", 6), ("ours", "never", 1.5), ("never", "ours", 1)]
@@ -217,6 +224,12 @@ def test_pairs_are_a_claim_for_each(tmp_path):
         "text: x, arm: a, other: b, measure: area, kind: leads, bar: 0, split: test",
         "text: x, arm: a, measure: area, kind: level, bar: 0, split: test, of: attempts",
         "text: '{what}', arm: a, other: b, measure: area, kind: lead, bar: 0, split: test",
+        "text: x, arm: a, other: b, measure: succes, kind: lead, bar: 0, split: test",
+        "text: x, arm: a, other: b, measure: area, kind: lead, bar: 0, split: test, of: transfer",
+        "text: x, arm: a, other: [], measure: area, kind: lead, bar: 0, split: test",
+        "text: x, pairs: [ab], measure: area, kind: lead, bar: 0, split: test",
+        "text: 3, arm: a, other: b, measure: area, kind: lead, bar: 0, split: test",
+        "text: '{0}', arm: a, other: b, measure: area, kind: lead, bar: 0, split: test",
         "just words",
     ],
 )
@@ -232,7 +245,7 @@ def test_what_is_wrong_with_a_claim_is_said(tmp_path):
     path.write_text(
         "here:\n- {text: x, arm: a, other: b, measure: success, kind: lead, bar: 0, split: test, of: rule}\n"
     )
-    with pytest.raises(ConfigError, match="of is success, transfer, attempts or rules, not rule"):
+    with pytest.raises(ConfigError, match="of is one of success, transfer, attempts, rules, not rule"):
         read_claims(path, "here")
     with pytest.raises(ConfigError, match="no table 'there'; it has: here"):
         read_claims(path, "there")
