@@ -160,7 +160,7 @@ def headline(results: Path) -> str:
     dials = f"{shown[0]['circumstances']} kinds of circumstances, replies with {shown[0]['replies']}"
     caption = (
         f"Success, greedy, all levels ({dials}); median and 95% interval over {' to '.join(map(str, ends))} runs\n"
-        "in worlds that were opened once, at known and at new companies:"
+        "in worlds in which nothing was tuned, at known and at new companies:"
     )
     drawn = [f"![{what}](results/{name}.png)" for name, what in FIGURES.items() if (results / f"{name}.png").exists()]
     return "\n\n".join(filter(None, (caption, "\n".join(lines), _verdicts(results), "\n".join(drawn))))
