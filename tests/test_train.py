@@ -209,7 +209,7 @@ def test_the_run_did_what_a_run_does(uninterrupted):
     written = (uninterrupted[0] / "examples.jsonl").read_text().splitlines()
     assert calls == sorted(calls) and calls[-1] == len(written) > 0
     assert [r["tasks"] for r in rows if r["kind"] == "success" and r["level"] == 0] == [0, 3, 6]
-    kinds = {"step", "success", "outcomes", "behaviour", "reply", "prediction", "rules", "seconds"}
+    kinds = {"step", "success", "unaided", "outcomes", "behaviour", "reply", "prediction", "rules", "seconds"}
     assert {r["kind"] for r in rows} == kinds
 
 

@@ -59,10 +59,9 @@ class Guided:
 
     def guides(self, group: int) -> bool:
         """Whether this group, the task with that number of the run, gets feedback; those that are dreamt get none."""
-        if group < 0:
-            return False
         left = 1 - group / self.config.task_budget if self.feedback.decay else 1
-        return random.Random(derive_seed(self.config.seed, "feedback", group)).random() < self.feedback.share * left
+        drawn = random.Random(derive_seed(self.config.seed, "feedback", group)).random()
+        return group >= 0 and drawn < self.feedback.share * left
 
     def before_turn(self, row: Row) -> Script:
         """On the first turn, what there is to tell, and who acts; once the inner coupling may note, the telling. Where

@@ -129,8 +129,7 @@ def dial_summary(runs: Runs) -> pd.DataFrame:
     for name, folders in runs.items():
         cell, _, arm = name.rpartition("/")
         cells.setdefault(cell, {})[arm] = folders
-    whole = pd.concat([summary(cell) for cell in cells.values()], ignore_index=True)
-    return whole[whole["metric"].isin(["success", "area"])]  # evaluated at both ends alone, nobody arrives in between
+    return pd.concat([summary(cell) for cell in cells.values()], ignore_index=True)
 
 
 def _rows(runs: Runs, study: Study, split: str, measures: Mapping[str, Measure], world: int | str) -> Iterator[dict]:

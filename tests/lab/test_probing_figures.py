@@ -245,11 +245,11 @@ def test_a_run_that_was_evaluated_once_shows_no_progress(runs):
 
 
 def test_lag_by_hand(runs):
-    """Known: fields at 40 and 40 tasks; success at 80 and never (80). New: fields never; success at 40 and never."""
+    """Known: fields at 40 and 40 tasks; success never, within 80. New: fields never; success at 40 and never."""
     table = probing_figures.lag_table(runs).set_index("companies")
     known, new = table.loc[KNOWN], table.loc[NEW]
     assert (known["tasks to half of the fields"], known["tasks to half of the successes"]) == ("40", "> 80")
-    assert known["lag"] == "+40, > +40" and new["lag"] == "< -40, neither"
+    assert known["lag"] == "> +40, > +40" and new["lag"] == "< -40, neither"
     assert (new["tasks to half of the fields"], new["tasks to half of the successes"]) == ("> 80", "> 80")
     assert known["ahead"] == pytest.approx((0.3 / 3 + 0.6 / 3) / 2)
 
