@@ -15,7 +15,7 @@ import pandas as pd
 from lfo.couplings.retry import Retry
 from lfo.evaluate import play_tasks
 from lfo.lab.reading import Runs, by_run, cells, measurements, parts, read_measurement, write_measurement
-from lfo.lab.transfer_tables import ATTEMPTS, estimate, with_companies
+from lfo.lab.transfer_tables import ATTEMPTS, best_of, estimate, with_companies
 from lfo.runs import RunFolder
 from lfo.train import Player, load_player
 from lfo.types import Rollout, Task
@@ -70,8 +70,7 @@ def attempt_table(runs: Runs, most: int = MOST) -> pd.DataFrame:
     for named, part in parts(frame, "arm", "split"):
         for k in range(1, most + 1):
             within = part[part["attempt"] <= k]
-            tasks = within.groupby(["arm", "world", "seed", "task_id", "company_id"], sort=False)
-            found = estimate(tasks["success"].max().reset_index(), ["success"])
+            found = estimate(best_of(part, k), ["success"])
             sums = by_run(within)[["calls", "success"]].sum()
             calls = (sums["calls"] / sums["success"]).median()
             rows.append(

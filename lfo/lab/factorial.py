@@ -329,10 +329,10 @@ def _looks(runs: Runs) -> list[dict]:
     places: dict[tuple, int] = {}  # (notes, how many arms alike there were before) -> number of the colour
     alike: Counter = Counter()
     for arm in runs:
-        kind = about(runs, arm)["notes"], about(runs, arm)["policy"]
-        again, colour = divmod(places.setdefault((kind[0], alike[kind]), len(places)), len(palette))
-        alike[kind] += 1
-        line = "--" if kind[1] == FROZEN else "-"
+        notes, policy = (about(runs, arm)[name] for name in ("notes", "policy"))
+        again, colour = divmod(places.setdefault((notes, alike[notes, policy]), len(places)), len(palette))
+        alike[notes, policy] += 1
+        line = "--" if policy == FROZEN else "-"
         looks.append({"color": palette[colour], "marker": "s" if again else "o", "ls": line})
     return looks
 

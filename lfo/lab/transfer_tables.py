@@ -46,8 +46,13 @@ def within(runs: Runs, split: str, attempts: int) -> list[Curve]:
     if not any(there.values()):
         return []
     rows = with_companies(measurements(there, ATTEMPTS, "measure it"), there).query("split == @split")
+    return curves_of(best_of(rows, attempts), ["success"])
+
+
+def best_of(rows: pd.DataFrame, attempts: int) -> pd.DataFrame:
+    """A row per task of a run: whether any of so many first attempts succeeded."""
     tasks = rows[rows["attempt"] <= attempts].groupby(["arm", *RUN, "task_id", "company_id"], sort=False)
-    return curves_of(tasks["success"].max().reset_index(), ["success"])
+    return tasks["success"].max().reset_index()
 
 
 def told_frame(runs: Runs) -> pd.DataFrame:
