@@ -64,7 +64,11 @@ TABLES = {
     "04_told": "### What bounds the policy\n\n"
     "What bounds it: the same policies told nothing, what their world model says (`imagined`), what is\n"
     "usual in the trade (`typical`; `typical and house` with the field that companies of it like to add), of a new\n"
-    "company all that can be known, and the truth:",
+    "company all that can be known, and the truth; `placebo` was trained beside notes that are wrong:",
+    "04_progress": "### Does what is known predict what is achieved?\n\n"
+    "Rank correlation, at known companies, of what is known with the success gained later, and with success itself;\n"
+    "whole runs resampled. The first row of each arm is the hypothesis of\n"
+    "[notebook 06](../notebooks/06_wm_probing.ipynb), judged by its rule:",
     "04_dials": "### Both dials\n\n"
     "Kinds of circumstances, and whether CSRs give reasons: success after 320 tasks, policy\n"
     "frozen ([dials.yaml](../configs/dials.yaml)):",

@@ -213,10 +213,10 @@ def known_and_done(runs: Runs) -> pd.DataFrame:
 
 
 def progress_points(runs: Runs, ahead: int = 1, split: str = "validation") -> pd.DataFrame:
-    """`known_and_done` with `gain`: success gained from an evaluation to the one `ahead` after it."""
+    """`known_and_done` with `gain`: success gained from an evaluation to the one `ahead` after it; 0: all success."""
     data = known_and_done(runs).query("split == @split").sort_values("tasks", kind="stable")
     later = data.groupby(["arm", *RUN])["success"].shift(-ahead)
-    data = data.assign(gain=(later - data["success"]).round(DIGITS))
+    data = data.assign(gain=(later - data["success"]).round(DIGITS) if ahead else later)
     return data.dropna(subset="gain").reset_index(drop=True)
 
 
@@ -225,18 +225,20 @@ PROGRESS = {
     "success gained by the next evaluation": (1, False),
     "success gained by the one after it": (2, False),
     "success gained by the next evaluation, tasks held fixed": (1, True),
+    "success at the same evaluation, tasks held fixed": (0, True),
 }
 
 
 def progress_table(runs: Runs) -> pd.DataFrame:
-    """Rank correlation of rule accuracy with the success gained after it, validation; the first row is the hypothesis.
+    """Rank correlation of rule accuracy with the success gained after it, validation, by arm; the first row of an arm
+    is the hypothesis.
 
     Whole runs are resampled. With the tasks held fixed, what all runs go through together (they start with much to
     gain and little knowledge) is taken out; evaluations that only one run has are left out there.
     """
     rows = []
-    for relation, (ahead, fixed) in PROGRESS.items():
-        points = progress_points(runs, ahead)
+    for arm, (relation, (ahead, fixed)) in itertools.product(runs, PROGRESS.items()):
+        points = progress_points({arm: runs[arm]}, ahead)
         if fixed:
             both = ["rule_accuracy", "gain"]
             same = points.groupby("tasks")[both]
@@ -244,7 +246,8 @@ def progress_table(runs: Runs) -> pd.DataFrame:
             points = points[same.transform("size") > 1]
         members = list(points[["arm", *RUN]].itertuples(index=False, name=None))
         found = spearman(points["rule_accuracy"], points["gain"], members) if members else NOTHING
-        rows.append({"relation": relation, "points": len(points), **cells(found, "Spearman"), "runs": found.n})
+        named = {"arm": arm, "relation": relation, "points": len(points)}
+        rows.append(named | cells(found, "Spearman") | {"runs": found.n})
         rows[-1]["verdict"] = verdict(found)
     return pd.DataFrame(rows)
 

@@ -229,11 +229,24 @@ def test_progress_table_by_hand(runs):
     fixed = table.loc["success gained by the next evaluation, tasks held fixed"]
     # knowledge -.05 -.05 .05 .05; gains -.1 .2 .1 -.2: ranks 1.5 1.5 3.5 3.5 and 2 4 3 1
     assert fixed["Spearman"] == pytest.approx((-1 * -0.5 + -1 * 1.5 + 1 * 0.5 + 1 * -1.5) / math.sqrt(4 * 5))
+    assert set(table["arm"]) == {"arm"}
+
+
+def test_success_itself_by_hand(runs):
+    """Knowledge, and success, relative to the other run's after as many tasks."""
+    points = probing_figures.progress_points(runs, ahead=0)
+    assert points["gain"].tolist() == points["success"].tolist() and len(points) == 6
+    table = probing_figures.progress_table(runs).set_index("relation")
+    level = table.loc["success at the same evaluation, tasks held fixed"]
+    both = points[["rule_accuracy", "gain"]]
+    apart = (both - both.groupby(points["tasks"]).transform("mean")).round(9)
+    assert level["points"] == 6
+    assert level["Spearman"] == pytest.approx(apart["rule_accuracy"].rank().corr(apart["gain"].rank()))
 
 
 def test_one_run_has_nothing_to_be_held_against(runs):
     table = probing_figures.progress_table({"arm": runs["arm"][:1]})
-    assert table["points"].tolist() == [2, 1, 0] and set(table["verdict"]) == {"undecided"}
+    assert table["points"].tolist() == [2, 1, 0, 0] and set(table["verdict"]) == {"undecided"}
 
 
 def test_a_run_that_was_evaluated_once_shows_no_progress(runs):
