@@ -301,17 +301,33 @@ def phase_figure(table: pd.DataFrame, policy: str = FROZEN) -> plt.Figure:
 
 
 def curve_figure(runs: Runs, arms: Iterable[str], against: str = "tasks") -> plt.Figure:
-    """Success against what it cost: sampled tasks, episodes, tokens (sampled and trained) or seconds; medians."""
-    fig, axes = plt.subplots(1, 2, figsize=(13, 4), sharey=True, layout="constrained")
-    draw_curves(axes, {arm: runs[arm] for arm in arms}, SPLIT_NAMES, against)
+    """Success against what it cost: sampled tasks, episodes, tokens (sampled and trained) or seconds; medians. A row of
+    panels for frozen policies, one for those that are trained, as far as there are any."""
+    drawn = {arm: runs[arm] for arm in arms}
+    policies = {arm: about(drawn, arm)["policy"] for arm in drawn}
+    rows = sorted(set(policies.values()))
+    size, looks = (13, 4.4 * len(rows)), _looks(drawn)
+    fig, axes = plt.subplots(len(rows), 2, figsize=size, sharex=True, sharey=True, squeeze=False, layout="constrained")
+    for row, policy in zip(axes, rows, strict=True):
+        part = {arm: folders for arm, folders in drawn.items() if policies[arm] == policy}
+        titles = {split: f"policy {policy}, {title}" for split, title in SPLIT_NAMES.items()}
+        draw_curves(row, part, titles, against, looks)
     return fig
 
 
-def draw_curves(axes: Sequence[plt.Axes], runs: Runs, splits: Mapping[str, str], against: str) -> None:
-    """Success of some arms, a split on each of the axes: median and range of the runs. splits: with their titles."""
+def draw_curves(
+    axes: Sequence[plt.Axes],
+    runs: Runs,
+    splits: Mapping[str, str],
+    against: str,
+    looks: Mapping[str, dict] | None = None,
+) -> None:
+    """Success of some arms, a split on each of the axes: median and range of the runs. splits: with their titles.
+    looks: of the lines, where other arms are drawn elsewhere."""
+    looks = looks or _looks(runs)
     for ax, (split, title) in zip(axes, splits.items(), strict=True):
-        for (arm, folders), look in zip(runs.items(), _looks(runs), strict=True):
-            grid, success = _aligned(folders, split, against)
+        for arm, folders in runs.items():
+            look, (grid, success) = looks[arm], _aligned(folders, split, against)
             if len(grid):
                 ax.plot(grid, np.median(success, axis=0), label=arm, ms=4, **look)
                 low, high = success.min(axis=0), success.max(axis=0)
@@ -322,10 +338,10 @@ def draw_curves(axes: Sequence[plt.Axes], runs: Runs, splits: Mapping[str, str],
         axes[-1].legend(title="median and range of runs", fontsize="small", loc="upper left", bbox_to_anchor=(1.01, 1))
 
 
-def _looks(runs: Runs) -> list[dict]:
-    """By arm: a colour for who says the notes, a new one where an arm was alike, dashed where the policy is frozen;
+def _looks(runs: Runs) -> dict[str, dict]:
+    """Of each arm: a colour for who says the notes, a new one where one was alike, dashed where the policy is frozen;
     colours come again with squares."""
-    palette, looks = sns.color_palette(), []
+    palette, looks = sns.color_palette(), {}
     places: dict[tuple, int] = {}  # (notes, how many arms alike there were before) -> number of the colour
     alike: Counter = Counter()
     for arm in runs:
@@ -333,7 +349,7 @@ def _looks(runs: Runs) -> list[dict]:
         again, colour = divmod(places.setdefault((notes, alike[notes, policy]), len(places)), len(palette))
         alike[notes, policy] += 1
         line = "--" if policy == FROZEN else "-"
-        looks.append({"color": palette[colour], "marker": "s" if again else "o", "ls": line})
+        looks[arm] = {"color": palette[colour], "marker": "s" if again else "o", "ls": line}
     return looks
 
 

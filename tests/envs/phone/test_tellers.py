@@ -7,6 +7,8 @@ import json
 
 import pytest
 
+from lfo.config import EnvConfig
+from lfo.envs import make_environment
 from lfo.envs.phone import PhoneEnvironment, Rules
 from lfo.envs.phone.knowledge import looked_up
 from lfo.envs.phone.phrasings import read_reply
@@ -161,3 +163,12 @@ def test_heard_calls_are_empty_handed_and_true(env):
     assert all(call.reply == env.knowledge.truth(call.question) for call in calls)
     step = env.knowledge.steps("train")[0]
     assert as_example(step).question == step.question
+
+
+def test_trees_do_not_forget_what_they_heard():
+    """Without a penalty on small leaves they diverge, and of these calls know where only 89% lead."""
+    env = make_environment(EnvConfig(world_seed=100))
+    teller, calls = env.knowledge.classifier("boosted"), heard_calls(env, 600, seed=100)
+    teller.hear(calls)
+    right = [read_reply(teller.answer(call.question))[0] == read_reply(call.reply)[0] for call in calls[::4]]
+    assert sum(right) > 0.95 * len(right)
