@@ -306,7 +306,7 @@ def curve_figure(runs: Runs, arms: Iterable[str], against: str = "tasks") -> plt
     drawn = {arm: runs[arm] for arm in arms}
     policies = {arm: about(drawn, arm)["policy"] for arm in drawn}
     rows = sorted(set(policies.values()))
-    size, looks = (13, 4.4 * len(rows)), _looks(drawn)
+    size, looks = (11.5, 3.8 * len(rows)), _looks(drawn)
     fig, axes = plt.subplots(len(rows), 2, figsize=size, sharex=True, sharey=True, squeeze=False, layout="constrained")
     for row, policy in zip(axes, rows, strict=True):
         part = {arm: folders for arm, folders in drawn.items() if policies[arm] == policy}

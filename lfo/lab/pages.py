@@ -23,7 +23,7 @@ ROWS = {
     "nothing": "DAPO on success alone, where the policy is trained",
     "table": "replies that were heard, looked up, else what is usual",
     "nearest": "the reply to the most similar call so far",
-    "linear": "a classifier that is told what fields are",
+    "boosted": "a classifier that is told what fields are",
     "additive": "... and what industries and circumstances are",
     "grammar": "... and how everything is said",
     "world model": "`imagine`: what the world model predicts",
