@@ -85,7 +85,8 @@ def world_model_curves(runs: Runs) -> plt.Figure:
 
 
 def training_signals(runs: Runs) -> plt.Figure:
-    """Is learning healthy: sampler entropy, gradient norms before clipping, informative groups."""
+    """Is learning healthy: sampler entropy, gradient norms before clipping, informative groups; a panel for each of
+    these that any run logged."""
     steps = frame(runs, "step", needed=True)
     panels = {
         "policy/neg_logprob": "action-token entropy (nats, sampled)",
@@ -94,13 +95,12 @@ def training_signals(runs: Runs) -> plt.Figure:
         "share_kept": "informative groups (share)",
     }
     steps = steps.assign(share_kept=steps["groups_kept"] / steps["groups_sampled"])
-    fig, axes = plt.subplots(1, len(panels), figsize=(4 * len(panels), 3.2))
-    for ax, (column, title) in zip(axes, panels.items(), strict=True):
-        if column in steps:
-            sns.lineplot(steps, x="tasks", y=column, hue="arm", errorbar=("pi", 100), ax=ax, legend=ax is axes[0])
+    panels = {column: title for column, title in panels.items() if column in steps}
+    fig, axes = plt.subplots(1, len(panels), figsize=(4 * len(panels), 3.2), squeeze=False)
+    for ax, (column, title) in zip(axes[0], panels.items(), strict=True):
+        sns.lineplot(steps, x="tasks", y=column, hue="arm", errorbar=("pi", 100), ax=ax, legend=ax is axes[0, 0])
         ax.set(title=title, xlabel="sampled tasks", ylabel="")
-    if axes[0].get_legend_handles_labels()[0]:  # none where no group was ever informative
-        axes[0].legend(fontsize="x-small")
+    axes[0, 0].legend(fontsize="x-small")
     fig.tight_layout()
     return fig
 
