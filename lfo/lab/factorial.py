@@ -301,17 +301,17 @@ def phase_figure(table: pd.DataFrame, policy: str = FROZEN) -> plt.Figure:
 
 
 def curve_figure(runs: Runs, arms: Iterable[str], against: str = "tasks") -> plt.Figure:
-    """Success against what it cost: sampled tasks, episodes, tokens (sampled and trained) or seconds; medians. A row of
-    panels for frozen policies, one for those that are trained, as far as there are any."""
+    """Success against what it cost: sampled tasks, episodes, tokens (sampled and trained) or seconds; medians. Of more
+    arms than there are colours, frozen policies stand in a row of panels above those that are trained."""
     drawn = {arm: runs[arm] for arm in arms}
-    policies = {arm: about(drawn, arm)["policy"] for arm in drawn}
+    looks, apart = _looks(drawn), len(drawn) > len(sns.color_palette())
+    policies = {arm: f"policy {about(drawn, arm)['policy']}, " if apart else "" for arm in drawn}
     rows = sorted(set(policies.values()))
-    size, looks = (11.5, 3.8 * len(rows)), _looks(drawn)
+    size = (11.5, 3.8 * len(rows))
     fig, axes = plt.subplots(len(rows), 2, figsize=size, sharex=True, sharey=True, squeeze=False, layout="constrained")
     for row, policy in zip(axes, rows, strict=True):
         part = {arm: folders for arm, folders in drawn.items() if policies[arm] == policy}
-        titles = {split: f"policy {policy}, {title}" for split, title in SPLIT_NAMES.items()}
-        draw_curves(row, part, titles, against, looks)
+        draw_curves(row, part, {split: policy + title for split, title in SPLIT_NAMES.items()}, against, looks)
     return fig
 
 

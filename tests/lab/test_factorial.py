@@ -334,20 +334,23 @@ def test_arms_of_any_number_can_be_drawn(runs):
     """Of more than there are colours the eleventh has the first again, with squares."""
     figures.style()
     many = {f"{arm} {k}": folders for k in range(3) for arm, folders in runs.items()}
-    lines = [line for ax in factorial.curve_figure(many, many).axes[::2] for line in ax.get_lines()]
+    known = factorial.curve_figure(many, many).axes[::2]
+    assert [ax.get_title() for ax in known] == [
+        f"policy {p}, {SPLIT_NAMES['validation']}" for p in ("frozen", "trained")
+    ]
+    lines = [line for ax in known for line in ax.get_lines()]
     assert len(lines) == 12 and len({(line.get_color(), line.get_marker()) for line in lines}) == 12
     assert sorted(line.get_marker() for line in lines) == ["o"] * 10 + ["s"] * 2
 
 
 def test_a_colour_is_who_says_the_notes(tmp_path):
-    """Frozen policies are dashed, in panels above; of two arms that are alike the second has a colour of its own."""
+    """Frozen policies are dashed; of two arms that are alike the second has a colour of its own."""
     arms = {"table": {}, "table_frozen": {"policy": {"learning_rate": 0}}, "again": {}, "baseline": {}}
     memory = {"world_model": {"coupling": "memory", "recall": "table"}}
     settings = {arm: own | (memory if arm != "baseline" else {}) for arm, own in arms.items()}
     runs = {arm: [write_run(tmp_path / arm, settings[arm], {"test": ["0", "1"]})] for arm in arms}
-    _, above, _, below = factorial.curve_figure(runs, runs).axes
-    assert [line.get_label() for line in above.get_lines()] == ["table_frozen"]
-    lines = {line.get_label(): line for ax in (above, below) for line in ax.get_lines()}
+    _, new = factorial.curve_figure(runs, runs).axes
+    lines = {line.get_label(): line for line in new.get_lines()}
     assert [lines[arm].get_linestyle() for arm in arms] == ["-", "--", "-", "-"]
     assert lines["table"].get_color() == lines["table_frozen"].get_color()
     assert len({lines[arm].get_color() for arm in ("table", "again", "baseline")}) == 3
