@@ -306,7 +306,7 @@ def curve_figure(runs: Runs, arms: Iterable[str], against: str = "tasks") -> plt
     drawn = {arm: runs[arm] for arm in arms}
     looks, apart = _looks(drawn), len(drawn) > len(sns.color_palette())
     policies = {arm: f"policy {about(drawn, arm)['policy']}, " if apart else "" for arm in drawn}
-    rows = sorted(set(policies.values()))
+    rows = sorted(set(policies.values())) or [""]  # nothing to be drawn
     size = (11.5, 3.8 * len(rows))
     fig, axes = plt.subplots(len(rows), 2, figsize=size, sharex=True, sharey=True, squeeze=False, layout="constrained")
     for row, policy in zip(axes, rows, strict=True):

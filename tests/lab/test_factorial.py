@@ -343,6 +343,10 @@ def test_arms_of_any_number_can_be_drawn(runs):
     assert sorted(line.get_marker() for line in lines) == ["o"] * 10 + ["s"] * 2
 
 
+def test_of_no_arms_the_panels_are_empty():
+    assert [ax.get_lines()[:] for ax in factorial.curve_figure({}, {}).axes] == [[], []]
+
+
 def test_a_colour_is_who_says_the_notes(tmp_path):
     """Frozen policies are dashed; of two arms that are alike the second has a colour of its own."""
     arms = {"table": {}, "table_frozen": {"policy": {"learning_rate": 0}}, "again": {}, "baseline": {}}
