@@ -135,6 +135,12 @@ def spread(rows: Sequence) -> Sequence:
     return rows[:: max(1, len(rows) // SHOWN)][:SHOWN]
 
 
+def outcome_rows(played: Sequence[Rollout], tasks: Sequence[Task], kind: str, each: str) -> list[dict]:
+    """Success by level, and a digit `each` episode, task by task in data order: rows of these kinds."""
+    rows = [{"kind": kind, **row} for row in success_rows(played, tasks)]
+    return [*rows, {"kind": each, "successes": "".join(str(int(row.success)) for row in played)}]
+
+
 def trajectory(codec: Codec, row: Rollout) -> dict:
     """An episode as it was read and said, notes included."""
     facts = {"task_id": row.task_id, "success": row.success, "stop": str(row.stop)}
@@ -158,7 +164,7 @@ def evaluation_rows(
 ) -> list[dict]:
     """Success on `eval_splits` (validation: known companies, test: new ones), and what the world model knows.
 
-    outcomes: 1 or 0 for every episode, task by task in data order, for whoever resamples tasks and companies.
+    outcomes, unaided_outcomes: 1 or 0 for every episode, task by task in data order, for whoever resamples them.
     learned: what it was trained on; the predictions of some of that are held beside those of what it never saw.
     A memory is examined like a world model.
     """
@@ -171,12 +177,11 @@ def evaluation_rows(
     for split in c.eval_splits:
         tasks, seed = codec.env.tasks(split)[: c.eval_tasks], derive_seed(c.seed, split)
         played = play_tasks(engine, codec, coupling, tasks, c.rollout, c.eval_episodes, seed, w and w.predict)
-        rows = [{"kind": "success", **row} for row in success_rows(played, tasks)]
-        rows.append({"kind": "outcomes", "successes": "".join(str(int(row.success)) for row in played)})
+        rows = outcome_rows(played, tasks, "success", "outcomes")
         rows.append({"kind": "behaviour", **behaviour(played)})
         if c.policy.learning_rate and any(Role.NOTE in row.roles for row in played):  # does it learn, or only follow?
             unaided = play_tasks(engine, codec, alone(coupling), tasks, c.rollout, c.eval_episodes, seed)
-            rows += [{"kind": "unaided", **row} for row in success_rows(unaided, tasks)]
+            rows += outcome_rows(unaided, tasks, "unaided", "unaided_outcomes")
         if listener:
             heard = [example for row in played for example in row.examples][:JUDGED]
             rows += reply_rows(engine, codec, heard, listener)

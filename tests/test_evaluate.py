@@ -281,11 +281,13 @@ def test_a_whole_evaluation_has_a_row_for_everything(codec):
         ("train", "behaviour", None),
         ("train", "unaided", 0),
         ("train", "unaided", 1),
+        ("train", "unaided_outcomes", None),
         ("train", "reply", "auth_failed"),
         *[("train", "prediction", None)] * 4,
         ("train", "rules", None),
     ]
     assert [r["n"] for r in rows if r["kind"] in ("success", "unaided")] == [4] * 4
+    assert [r["successes"] for r in rows if r["kind"].endswith("outcomes")] == ["0000"] * 2
     (reply,) = [r for r in rows if r["kind"] == "reply"]
     assert (reply["accuracy"], reply["n"]) == (1.0, 4)
     (counts,) = [r for r in rows if r["kind"] == "behaviour"]
@@ -317,8 +319,8 @@ def test_who_notes_without_a_world_model_is_asked_nothing(codec, name):
     coupling = Memory(world_model, codec) if name == "memory" else Truth(codec, distillation=0.1)
     engine = Scripted(codec, calling)
     rows = evaluation_rows(engine, codec, coupling, config, [example(codec, "success", "Sales. Done.")])
-    of_success = ["success", "success", "outcomes", "behaviour"]
-    assert [row["kind"] for row in rows] == of_success + (["rules"] if name == "memory" else ["unaided"] * 2)
+    of_success, without = ["success", "success", "outcomes", "behaviour"], ["unaided", "unaided", "unaided_outcomes"]
+    assert [row["kind"] for row in rows] == of_success + (["rules"] if name == "memory" else without)
     assert {p.adapter for p in engine.prompts} == {"policy"}
     noted = [codec.decode(p.tokens) for p in engine.prompts]
     assert any("<|note|>truth: " in text for text in noted) == (name == "truth")

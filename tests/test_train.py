@@ -209,7 +209,8 @@ def test_the_run_did_what_a_run_does(uninterrupted):
     written = (uninterrupted[0] / "examples.jsonl").read_text().splitlines()
     assert calls == sorted(calls) and calls[-1] == len(written) > 0
     assert [r["tasks"] for r in rows if r["kind"] == "success" and r["level"] == 0] == [0, 3, 6]
-    kinds = {"step", "success", "unaided", "outcomes", "behaviour", "reply", "prediction", "rules", "seconds"}
+    kinds = {"step", "success", "outcomes", "unaided", "unaided_outcomes", "behaviour", "seconds"}
+    kinds |= {"reply", "prediction", "rules"}
     assert {r["kind"] for r in rows} == kinds
 
 
@@ -678,7 +679,7 @@ def test_who_notes_without_a_world_model_trains_the_policy_alone(config, tmp_pat
     assert same(weights_of(killed)[POLICY], weights_of(whole)[POLICY])
     rows = metrics_of(whole)
     assert not [name for row in rows for name in row if "world_model" in name]
-    kinds = {"step", "success", "unaided", "outcomes", "behaviour", "seconds"}
+    kinds = {"step", "success", "outcomes", "unaided", "unaided_outcomes", "behaviour", "seconds"}
     kinds |= {"rules"} if coupling == "memory" else set()
     assert {row["kind"] for row in rows} == kinds
     assert load_player(whole, bills).coupling.layout.listener is None

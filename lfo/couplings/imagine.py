@@ -45,8 +45,7 @@ class Imagine(Noted):
             prompts += [Prompt(asked, WORLD_MODEL, REPLY_TOKENS, end, 1.0, seed) for seed in seeds]
         reply, *samples = yield prompts
         mean, *others = (self.codec.env.knowledge.meaning(self.codec.reply_text(r.tokens)) for r in (reply, *samples))
-        unsure = others.count(mean) < self.unsure_below * len(others)
-        return None if unsure else reply.tokens
+        return None if others.count(mean) < self.unsure_below * len(others) else reply.tokens
 
 
 class ImagineMemory(Imagine):

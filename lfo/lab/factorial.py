@@ -304,7 +304,7 @@ def curve_figure(runs: Runs, arms: Iterable[str], against: str = "tasks") -> plt
     """Success against what it cost: sampled tasks, episodes, tokens (sampled and trained) or seconds; medians. Of more
     arms than there are colours, frozen policies stand in a row of panels above those that are trained."""
     drawn = {arm: runs[arm] for arm in arms}
-    looks, apart = _looks(drawn), len(drawn) > len(sns.color_palette())
+    looks, apart = looks_of(drawn), len(drawn) > len(sns.color_palette())
     policies = {arm: f"policy {about(drawn, arm)['policy']}, " if apart else "" for arm in drawn}
     rows = sorted(set(policies.values())) or [""]  # nothing to be drawn
     size = (11.5, 3.8 * len(rows))
@@ -321,13 +321,14 @@ def draw_curves(
     splits: Mapping[str, str],
     against: str,
     looks: Mapping[str, dict] | None = None,
+    kind: str = "success",
 ) -> None:
     """Success of some arms, a split on each of the axes: median and range of the runs. splits: with their titles.
-    looks: of the lines, where other arms are drawn elsewhere."""
-    looks = looks or _looks(runs)
+    looks: of the lines, where other arms are drawn elsewhere. kind: of the rows of metrics."""
+    looks = looks or looks_of(runs)
     for ax, (split, title) in zip(axes, splits.items(), strict=True):
         for arm, folders in runs.items():
-            look, (grid, success) = looks[arm], _aligned(folders, split, against)
+            look, (grid, success) = looks[arm], _aligned(folders, split, against, kind)
             if len(grid):
                 ax.plot(grid, np.median(success, axis=0), label=arm, ms=4, **look)
                 low, high = success.min(axis=0), success.max(axis=0)
@@ -338,7 +339,7 @@ def draw_curves(
         axes[-1].legend(title="median and range of runs", fontsize="small", loc="upper left", bbox_to_anchor=(1.01, 1))
 
 
-def _looks(runs: Runs) -> dict[str, dict]:
+def looks_of(runs: Runs) -> dict[str, dict]:
     """Of each arm: a colour for who says the notes, a new one where one was alike, dashed where the policy is frozen;
     colours come again with squares."""
     palette, looks = sns.color_palette(), {}
@@ -361,9 +362,9 @@ AGAINST = {
 }
 
 
-def _aligned(folders: Sequence[str | Path], split: str, against: str) -> tuple[np.ndarray, np.ndarray]:
+def _aligned(folders: Sequence[str | Path], split: str, against: str, kind: str) -> tuple[np.ndarray, np.ndarray]:
     """Success of every run on a common grid of what it cost, as far as the cheapest run goes."""
-    curves = [cost_curve(folder, split, against) for folder in folders]
+    curves = [cost_curve(folder, split, against, kind) for folder in folders]
     curves = [(cost, success) for cost, success in curves if len(cost)]
     if not curves:
         return np.array([]), np.array([])
@@ -371,11 +372,11 @@ def _aligned(folders: Sequence[str | Path], split: str, against: str) -> tuple[n
     return grid, np.array([np.interp(grid, cost, success) for cost, success in curves])
 
 
-def cost_curve(folder: str | Path, split: str, against: str) -> tuple[np.ndarray, np.ndarray]:
-    """What a run had cost at each of its evaluations on a split, and its success there."""
+def cost_curve(folder: str | Path, split: str, against: str, kind: str = "success") -> tuple[np.ndarray, np.ndarray]:
+    """What a run had cost at each of its evaluations on a split, and its success there, or another kind of it."""
     costs, shares = [], []
     for spent, row in spending(RunFolder(folder), against):
-        if row["kind"] == "success" and row["split"] == split and row["level"] == 0:
+        if row["kind"] == kind and row["split"] == split and row["level"] == 0:
             costs.append(spent)
             shares.append(row["success"])
     return np.array(costs), np.array(shares)

@@ -12,9 +12,10 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import seaborn as sns
 
-from lfo.lab.reading import RUN, SPLIT_NAMES, Runs, aligned, by_run, count_runs, frame
+from lfo.lab.factorial import draw_curves, looks_of
+from lfo.lab.hierarchy import Study, final, middle, read_curves
+from lfo.lab.reading import SPLIT_NAMES, Runs, aligned, by_run, count_runs, frame
 from lfo.lab.statistics import together
-from lfo.lab.tables import at_last
 from lfo.lab.verdicts import Claim
 from lfo.runs import RunFolder
 
@@ -26,6 +27,7 @@ QUESTIONS = {
     5: "levels 1 to 5: does it help most where tasks are hard?",
 }
 OPEN = "not yet run"
+NOTED = ("imagine", "imagine_memory", "memory", "truth")  # the couplings that say notes
 FIRST, LATER = "first_try_success", "later_success"
 SHARES = {
     FIRST: "first try",
@@ -66,18 +68,44 @@ def feedback_table(runs: Runs) -> pd.DataFrame:
 
 
 def unaided_table(runs: Runs) -> pd.DataFrame:
-    """Of arms whose policies read notes, what they can do without: success at the last evaluation, medians over the
-    runs, by companies, with notes and without on the same episodes. Empty where no run was evaluated without."""
-    bare, noted = frame(runs, "unaided"), frame(runs, "success")
-    columns = ["arm", "companies", "with notes", "without notes", "runs"]
-    if bare.empty:
-        return pd.DataFrame(columns=columns)
-    keys = ["arm", *RUN, "split", "level", "tasks"]
-    both = bare.merge(noted, on=keys, suffixes=(" without", "")).query("level == 0")
-    found = at_last(both).groupby(["arm", "split"], sort=False)
-    table = found.agg(**{"with notes": ("success", "median"), "without notes": ("success without", "median")})
-    table = table.assign(runs=found.size()).reset_index()
-    return table.assign(split=table["split"].map(SPLIT_NAMES)).rename(columns={"split": "companies"})[columns]
+    """What policies do without notes at the last evaluation, by arm and companies: medians over the runs with 95%
+    intervals; with notes: the same episodes with those that their coupling says, where it says some."""
+    bare, noted = _unaided(runs)
+    rows = []
+    for split, companies in SPLIT_NAMES.items():
+        alone = [*read_curves(bare, split), *read_curves(noted, split, kind="unaided_outcomes")]
+        study, told = Study(alone), Study(read_curves(noted, split))
+        for arm in study.arms:
+            found = study.find(final, middle(arm), [arm])
+            row = {"arm": arm, "companies": companies, "without notes": found.value, "low": found.low}
+            with_notes = told.find(final, middle(arm), [arm]).value if arm in noted else None
+            rows.append(row | {"high": found.high, "with notes": with_notes, "runs": found.runs})
+    return pd.DataFrame(rows)
+
+
+def unaided_figure(runs: Runs) -> plt.Figure:
+    """Success without notes against sampled tasks, at known and at new companies."""
+    fig, axes = plt.subplots(1, 2, figsize=(13, 4), sharey=True, layout="constrained")
+    bare, noted = _unaided(runs)
+    looks = looks_of({**bare, **noted})
+    for part, kind in ((bare, "success"), (noted, "unaided")):
+        draw_curves(axes, part, SPLIT_NAMES, "tasks", looks, kind)
+    axes[0].set_ylabel("success without notes, greedy")
+    return fig
+
+
+def _unaided(runs: Runs) -> tuple[dict, dict]:
+    """The arms whose policies are trained and read no notes, and those of the others' runs, where they read some, that
+    were evaluated without."""
+    bare, noted = {}, {}
+    for arm, folders in runs.items():
+        config = RunFolder(folders[0]).config
+        if config.policy.learning_rate and config.coupling not in NOTED:
+            bare[arm] = folders
+        alone = [f for f in folders if any(row["kind"] == "unaided_outcomes" for row in RunFolder(f).metrics())]
+        if alone:
+            noted[arm] = alone
+    return bare, noted
 
 
 def _steps(runs: Runs) -> pd.DataFrame:

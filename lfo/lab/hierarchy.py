@@ -60,9 +60,14 @@ class Curve:
 
 
 def read_curves(
-    runs: Runs, split: str, levels: Sequence[int] | None = None, against: str = "tasks", by: str | None = None
+    runs: Runs,
+    split: str,
+    levels: Sequence[int] | None = None,
+    against: str = "tasks",
+    by: str | None = None,
+    kind: str = "outcomes",
 ) -> list[Curve]:
-    """The curves of all runs, on tasks of these levels (None: all); a run without such outcomes is left out.
+    """The curves of all runs, on tasks of these levels (None: all); a run without outcomes of this kind is left out.
 
     against: what an evaluation's place on a curve is counted in, see `lfo.lab.reading.spending`. by: the field of a
     task that says to what company it belongs, or to whatever else has a hidden rule of its own (None: that of its
@@ -71,7 +76,7 @@ def read_curves(
     curves = []
     for arm, folders in runs.items():
         for folder in map(RunFolder, folders):
-            spent = [(s, r) for s, r in spending(folder, against) if r["kind"] == "outcomes" and r["split"] == split]
+            spent = [(s, r) for s, r in spending(folder, against) if r["kind"] == kind and r["split"] == split]
             rows = [row for _, row in spent]
             c = folder.config
             tasks = tasks_of(c.env, split)[: c.eval_tasks] if rows else ()

@@ -90,8 +90,9 @@ TABLES = {
     "Feedback-guided DAPO, first attempts, which read no feedback but the notes of who says some "
     "([notebook 08](../notebooks/08_feedback_guided_dapo.ipynb)):",
     "08_verdicts": "### Claims about feedback\n\nWhat becomes of its claims:",
-    "08_unaided": "### Feedback: what policies do without their notes\n\n"
-    "The same episodes with the notes that they were trained with, and without:",
+    "08_unaided": "### Feedback: what policies do without notes\n\n"
+    "Trained policies without any note at the end ([curves](../results/08_unaided.png)); with notes: the same episodes\n"
+    "with those that they were trained with:",
     "08_factor": "### Feedback: tasks to nine tenths of the baseline\n\n"
     "Tasks to nine tenths of what the baseline ends with, as above:",
     "08_kinds": "### Feedback: new kinds of task\n\n"

@@ -280,8 +280,7 @@ class Ppo:
 
     def _estimate(self, reward: float, values: Sequence[float]) -> list[float]:
         """The advantages of a rollout's action tokens, by their values."""
-        rewards = [0.0] * (len(values) - 1) + [reward] * bool(values)
-        return gae(rewards, values, self.ppo.gamma, self.ppo.gae_lambda)
+        return gae([0.0] * (len(values) - 1) + [reward] * bool(values), values, self.ppo.gamma, self.ppo.gae_lambda)
 
     def _baseline(self, rewards: Sequence[float]) -> float:
         """The running mean before these rewards, which move it; of the first ones, their own mean."""

@@ -12,15 +12,18 @@ import pandas as pd
 import pytest
 from test_factorial import add_steps, made_on, write_run
 
+from lfo.config import COUPLINGS, WorldModelConfig
 from lfo.lab import tables
 from lfo.lab.factorial import factorial_table, level_table, summary
 from lfo.lab.guided import (
+    NOTED,
     OPEN,
     QUESTIONS,
     feedback_table,
     guided_runs,
     question_table,
     training_figure,
+    unaided_figure,
     unaided_table,
 )
 from lfo.lab.reading import SPLIT_NAMES
@@ -146,18 +149,49 @@ def test_who_had_nothing_to_read_is_no_first_try(runs):
     assert (row["first try"], row["later places"]) == (pytest.approx(0.25 / (start - 1)), 0.75)
 
 
-def test_what_a_policy_can_do_without_its_notes(runs):
-    """In two worlds .5 and 1 with notes, a quarter and nothing without; the evaluation before does not count."""
-    assert unaided_table(runs).empty
-    for folder, shares in zip(runs["feedback"], ((0.5, 0.25), (1.0, 0.0)), strict=True):
-        (folder / "metrics.jsonl").write_text("")
-        for tasks, (noted, bare) in ((0, (0.0, 1.0)), (80, shares)):
-            where = {"tasks": tasks, "step": tasks, "split": "test", "level": 0, "n": 4}
-            kinds = {"success": noted, "unaided": bare}
-            rows = [{"kind": kind, "success": share, **where} for kind, share in kinds.items()]
-            RunFolder(folder).log([*rows, *({**row, "level": 1, "success": 0.9} for row in rows)])
-    (row,) = unaided_table(runs).to_dict("records")
-    assert (row["with notes"], row["without notes"], row["runs"]) == (0.75, 0.125, 2)
+@pytest.fixture
+def without_notes(runs, tmp_path) -> dict[str, list[Path]]:
+    """Beside the two arms one that reads notes: three quarters with them, a quarter without in the second world; in the
+    first it was not evaluated without."""
+    imagine = []
+    for world in (101, 102):
+        settings = {"name": "imagine", "world_model": {"coupling": "imagine"}}
+        noted = {split: ["0000", "0001", "0111"] for split in SPLIT_NAMES}
+        imagine.append(write_run(tmp_path / "imagine" / str(world), settings, noted, world))
+    for split, (tasks, alone) in itertools.product(SPLIT_NAMES, ((0, "0000"), (40, "0000"), (80, "0001"))):
+        where = {"tasks": tasks, "split": split}
+        rows = [{"kind": "unaided_outcomes", "successes": alone, **where}]
+        rows.append({"kind": "unaided", "level": 0, "success": alone.count("1") / 4, "n": 4, **where})
+        RunFolder(imagine[1]).log(rows)
+    frozen = write_run(tmp_path / "frozen", {"policy": {"learning_rate": 0}, "world_model": None}, noted, 101)
+    return runs | {"imagine": imagine, "frozen": [frozen]}
+
+
+def test_what_a_policy_can_do_without_its_notes(without_notes):
+    """Who reads none can do what was measured; a frozen policy has learned nothing."""
+    table = unaided_table(without_notes)
+    assert len(table) == 3 * len(SPLIT_NAMES) and "frozen" not in set(table["arm"])
+    found = table[table["companies"] == SPLIT_NAMES["test"]].set_index("arm")
+    assert found["without notes"].to_dict() == {"baseline": 0.25, "feedback": 0.75, "imagine": 0.25}
+    assert found["runs"].to_dict() == {"baseline": 2, "feedback": 2, "imagine": 1}
+    assert found.loc["imagine", "with notes"] == 0.75 and found["with notes"].isna().sum() == 2
+    assert unaided_table({"frozen": without_notes["frozen"]}).empty
+
+
+def test_curves_without_notes(without_notes):
+    for ax in unaided_figure(without_notes).axes:
+        ends = {line.get_label(): line.get_ydata()[-1] for line in ax.get_lines()}
+        assert ends == {"baseline": 0.25, "feedback": 0.75, "imagine": 0.25}
+
+
+def test_who_says_no_notes_distils_none():
+    """`NOTED` are the couplings whose notes a policy may be weaned from."""
+    for coupling in COUPLINGS:
+        if coupling in NOTED:
+            assert WorldModelConfig(coupling=coupling, context_distillation=0.1).coupling == coupling
+        else:
+            with pytest.raises(ValueError, match="about notes"):
+                WorldModelConfig(coupling=coupling, context_distillation=0.1)
 
 
 def test_what_reads_feedback_may_unlearn_it(runs):
