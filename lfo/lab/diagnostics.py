@@ -77,7 +77,7 @@ def diagnose(folder: str | Path) -> Diagnosis:
         success_trend=trend,
         gradients=ratio_finding("gradient norms", norms, GRADIENTS, run.config.coupling),
         losses=ratio_finding("losses", losses, LOSSES, run.config.coupling),
-        advice=lambda_advice(accuracy, trend, w.lam, w.coupling) if w else NO_WORLD_MODEL,
+        advice=lambda_advice(accuracy, trend, w.lam, w.coupling) if w and w.coupling != "memory" else NO_WORLD_MODEL,
     )
 
 

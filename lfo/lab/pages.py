@@ -80,8 +80,9 @@ TABLES = {
     "([reasons.yaml](../configs/reasons.yaml)):",
     "04_reasons_known": "### What is known with reasons and with lists\n\n"
     "What these know at the end, as above (`..._frozen` hear reasons, `..._list` lists):",
-    "04_transfer": "### Phrasings that were never heard\n\n"
-    "Frozen adapters; the executed notebook says in its parameters how many tasks and episodes that are:",
+    "04_transfer": "### Phrasings that were never heard in training\n\n"
+    "Adapters as they ended; the base met the users' held-out phrasings in pretraining, not those of the CSRs. The\n"
+    "executed notebook says in its parameters how many tasks and episodes that are:",
     "04_acquaintance": "### Companies called before, and unusual rules\n\n"
     "Success by whether a task at the company was sampled in training, and how its rules depart from the\n"
     "usual ones:",
@@ -91,8 +92,8 @@ TABLES = {
     "([notebook 08](../notebooks/08_feedback_guided_dapo.ipynb)):",
     "08_verdicts": "### Claims about feedback\n\nWhat becomes of its claims:",
     "08_unaided": "### Feedback: what policies do without notes\n\n"
-    "Trained policies without any note at the end ([curves](../results/08_unaided.png)); with notes: the same episodes\n"
-    "with those that they were trained with:",
+    "Trained policies without any note at the end ([curves](../results/08_unaided.png)); with notes: the same\n"
+    "episodes with those that they were trained with:",
     "08_factor": "### Feedback: tasks to nine tenths of the baseline\n\n"
     "Tasks to nine tenths of what the baseline ends with, as above:",
     "08_kinds": "### Feedback: new kinds of task\n\n"

@@ -24,7 +24,7 @@ from transformers import AutoModelForCausalLM, Qwen3Config
 
 from lfo.config import RunConfig, build
 from lfo.couplings import BOTH, make_coupling
-from lfo.lab.plan import BACKWARD, GIB, LOSS, MOMENTS, GpuPlan, learner_items, shape_of
+from lfo.lab.plan import BACKWARD, GIB, LOSS, MOMENTS, GpuPlan, learner_items, plan, shape_of
 from lfo.learn.forward import LOGITS
 from lfo.learn.learner import Learner
 from lfo.learn.objectives import Dapo
@@ -257,6 +257,24 @@ def speed_table(config: RunConfig, env: Environment, tasks: Sequence[int], repea
         rows += [{"tokens": "sampled", "rollouts": len(played), "tokens_per_second": sampled}]
         rows += [{"tokens": "trained", "rollouts": len(played), "tokens_per_second": trained}]
     return pd.DataFrame(rows).groupby(["tokens", "rollouts"], as_index=False).max()
+
+
+def rank_table(
+    config: RunConfig, env: Environment, ranks: Sequence[int], tasks: int, planned: RunConfig, repeats: int = 2
+) -> pd.DataFrame:
+    """What LoRA ranks cost. sampled, trained: tokens per second at the base of `config` (`speed_table`, `tasks` groups
+    at a time), as multiples of those of the first rank. <role>, GiB: the peak on a GPU of the config `planned`."""
+    rows = []
+    for rank in ranks:
+        small, large = (
+            dataclasses.replace(c, model=dataclasses.replace(c.model, rank=rank)) for c in (config, planned)
+        )
+        speeds = speed_table(small, env, [tasks], repeats).set_index("tokens")["tokens_per_second"]
+        peaks = {f"{gpu.role}, GiB": gpu.need(gpu.peak) / GIB for gpu in plan(large)}
+        rows.append({"rank": rank, "sampled": speeds["sampled"], "trained": speeds["trained"], **peaks})
+    table = pd.DataFrame(rows)
+    table[["sampled", "trained"]] /= table.loc[0, ["sampled", "trained"]]
+    return table
 
 
 def _rate(counter: Callable[[], int], action: Callable[[], object]) -> tuple[object, float]:

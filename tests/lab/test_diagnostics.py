@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 
@@ -75,6 +76,15 @@ def test_a_baseline_has_no_ratios(tmp_path):
     assert all(map(math.isnan, (*missing, found.success_trend)))  # one evaluation is no trend
     assert (found.gradients, found.losses) == ("", "")
     assert found.advice == "There is no world model: lambda has no effect."
+
+
+def test_a_memory_has_no_lambda(tmp_path):
+    """What it knows is examined, but nothing is learned with a weight."""
+    write_run(tmp_path, [*evaluation(0, 0.1, 0.1), step(1, {"grad_norm": 1.0, "loss": 0.1})])
+    config = dataclasses.replace(RunConfig(), world_model=WorldModelConfig(coupling="memory"))
+    (tmp_path / "config.json").write_text(json.dumps(as_dict(config)))
+    found = diagnose(tmp_path)
+    assert (found.rule_accuracy, found.advice) == (0.1, "There is no world model: lambda has no effect.")
 
 
 def test_a_policy_that_never_learned_has_no_ratio(tmp_path):

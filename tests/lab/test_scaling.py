@@ -6,6 +6,7 @@ import matplotlib.pyplot as plt
 import pytest
 import torch
 
+from lfo.config import load_config
 from lfo.envs.phone import PhoneEnvironment, Rules
 from lfo.lab.plan import BACKWARD, GIB, LOSS, ROLLOUT, GpuPlan, Item
 from lfo.lab.scaling import (
@@ -17,6 +18,7 @@ from lfo.lab.scaling import (
     peak_figure,
     peak_table,
     plan_table,
+    rank_table,
     speed_figure,
     speed_table,
     verdict_table,
@@ -57,6 +59,18 @@ PLANS = {
 def closed():
     yield
     plt.close("all")
+
+
+def test_what_ranks_cost(make_config, tiny, monkeypatch):
+    """By a clock of one second per look the second rank trains as fast; of the large config it takes more memory."""
+    ticks = iter(range(1000))
+    monkeypatch.setattr("lfo.lab.scaling.time.perf_counter", lambda: next(ticks))
+    env = PhoneEnvironment(tiny, Rules(max_turns=1), levels=(1,))
+    table = rank_table(make_config(), env, [4, 64], 1, load_config("configs/qwen3_8b.yaml"))
+    assert table["rank"].tolist() == [4, 64] and table.loc[0, ["sampled", "trained"]].tolist() == [1, 1]
+    assert table.loc[1, "trained"] == pytest.approx(1, abs=0.2), "as many tokens, but for what was sampled"
+    peaks = [name for name in table if name.endswith(", GiB")]
+    assert len(peaks) == 2 and table.loc[1, "learner, GiB"] > table.loc[0, "learner, GiB"]  # vLLM takes what it may
 
 
 def test_tables_by_hand():

@@ -25,7 +25,7 @@ SYSTEM = (
 
 
 class PhoneEnvironment:
-    """See `lfo.protocols.Environment`. held_out_phrasing: CSRs say things as they never do in training."""
+    """See `lfo.protocols.Environment`. held_out_phrasing: users and CSRs say things as never in training."""
 
     system = SYSTEM
     tools = TOOLS
@@ -68,7 +68,7 @@ class PhoneCallEnv(gymnasium.Env):
     terminated: success, hanging up, too many malformed calls. truncated: `max_turns`.
 
     `reset(options={"task": task})` chooses the task; without it the seed draws one. With
-    `options={"held_out_phrasing": True}` the CSR says things as it never does in training.
+    `options={"held_out_phrasing": True}` user and CSR say things as they never do in training.
     """
 
     metadata = {"render_modes": ["ansi"], "render_fps": 1}
