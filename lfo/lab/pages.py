@@ -24,7 +24,7 @@ ROWS = {
     "table": "replies that were heard, looked up, else what is usual",
     "nearest": "the reply to the most similar call so far",
     "boosted": "a classifier that is told what fields are",
-    "additive": "... and what industries and circumstances are",
+    "additive": "... and what circumstances are",
     "grammar": "... and how everything is said",
     "world model": "`imagine`: what the world model predicts",
     "truth": "what would really be answered",
