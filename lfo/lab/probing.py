@@ -37,7 +37,7 @@ from lfo.envs.phone.knowledge import PhoneKnowledge, Step
 from lfo.envs.phone.phrasings import spoken
 from lfo.envs.phone.records import PhoneTask
 from lfo.envs.phone.tools import PHONE, phone_call
-from lfo.envs.phone.vocabulary import DEPARTMENT_OF_GOAL
+from lfo.envs.phone.vocabulary import DEPARTMENT_OF_GOAL, circumstances_in
 from lfo.evaluate import inspect_replies, play_tasks, predict_replies
 from lfo.lab.inspect import in_words
 from lfo.lab.reading import read_measurement, write_measurement
@@ -226,7 +226,8 @@ def teacher_forced(model: PreTrainedModel, examples: Sequence[Encoded]) -> list[
 def rule_rows(subject: Subject, samples: int) -> list[dict]:
     """One row per call on the ways of a split's tasks; what is answered is written as `gist` does.
 
-    task_id: the first task on whose way the call is; the same call is asked about once.
+    task_id: the first task on whose way the call is; the same call is asked about once. variation: of the company;
+    circumstances: how many the request speaks of.
     greedy: what the greedy reply means. answer: what most of `samples` replies mean, sampled at temperature 1 (the
     earliest of several); confidence: the share that means it.
     other: another department of the company that would answer something else, "" where there is none. If that is
@@ -242,10 +243,10 @@ def rule_rows(subject: Subject, samples: int) -> list[dict]:
         swapped = _gists(subject, [other.question for other in others])
         for i, (step, other) in enumerate(zip(steps, others, strict=True)):
             answer, count = Counter(drawn[i * samples : (i + 1) * samples]).most_common(1)[0]
-            variation = subject.world.variation(step.company_id)
+            kind, said = subject.world.variation(step.company_id), circumstances_in(step.question.request)
             rows.append(
                 {"split": split, "task_id": step.task_id, "company_id": step.company_id}
-                | {"department": step.department, "variation": variation}
+                | {"department": step.department, "variation": kind, "circumstances": len(said)}
                 | {"truth": gist(step.truth), "greedy": greedy[i], "answer": answer, "confidence": count / samples}
                 | {"other": other.department if other != step else ""}
                 | {"other_called": int(swapped[i] == gist(other.truth))}

@@ -129,14 +129,17 @@ def example_table(runs: Runs, each: int = 2) -> pd.DataFrame:
 
 
 def rule_table(runs: Runs) -> pd.DataFrame:
-    """What empty-handed calls are answered: right answers by companies and by how they depart from typical rules.
+    """What empty-handed calls are answered: right answers by companies and by how they depart from typical rules; of
+    typical ones also by the number of circumstances in the request, whose demands add up.
 
     Then calls to another department for the same request, where the company has one that answers something else: share
     of answers that are the called department's, and that are those of the one that was called before.
     """
     data = probed(runs, "rules")
     data = data.assign(exact=data["greedy"] == data["truth"])
-    data = pd.concat([data.assign(variation="all"), data])
+    typical = data[data["variation"] == "typical"].sort_values("circumstances", kind="stable")
+    combined = typical.assign(variation=[f"typical, circumstances: {count}" for count in typical["circumstances"]])
+    data = pd.concat([data.assign(variation="all"), data, combined])
     rows = []
     for named, part in parts(data, "arm", "split", "variation"):
         named["rules"], runs_of = named.pop("variation"), count_runs(part)

@@ -358,6 +358,7 @@ def test_a_world_model_that_goes_by_the_number(codec, bank):
     early = (FRAUD, 0, 0)  # who is called instead of Customer Service would send the caller back
     assert others == [(CS, 1, 0), (CS, 1, 0), early, (CS, 1, 0), (CS, 1, 0), (CS, 1, 0), early, (CS, 1, 0), ("", 1, 1)]
     assert [(r["split"], r["company_id"]) for r in rows] == [("validation", "bank")] * 8 + [("test", "shop")]
+    assert {r["circumstances"] for r in rows} == {0}
 
 
 def test_a_world_model_that_goes_by_what_the_user_wants(codec, bank):

@@ -53,6 +53,7 @@ def rule(task_id: str, department: str, truth: str, greedy: str, answer: str, co
         "company_id": "c0",
         "department": department,
         "variation": "typical",
+        "circumstances": 2 if department == "Claims" else 0,
         **{name: f"auth_failed: {fields}" if fields else "success" for name, fields in asked.items()},
         "confidence": confidence,
         "other": "Loans",
@@ -176,6 +177,8 @@ def test_exact_answers_and_whose_answers_they_are(runs):
     assert known[other].tolist() == pytest.approx([1 / 3, 2 / 3])  # Claims has nobody beside it
     assert table.loc[(KNOWN, "extra"), ["exact answers", *other]].tolist() == [0, 1, 0]
     assert table.loc[(NEW, "all"), "exact answers"] == 0
+    combined = {count: table.loc[(KNOWN, f"typical, circumstances: {count}"), "exact answers"] for count in (0, 2)}
+    assert combined == {0: 1, 2: 0}
 
 
 def test_calibration_by_hand(runs):
