@@ -48,6 +48,7 @@ MEASURES: Mapping[str, Measure] = {"success": final, "area": area, "tasks_to_70"
 OF_TRUTH = "tasks_to_70_of_truth"
 MOST = 0.9  # of what the baseline ends with
 OF_BASELINE, FACTOR = "tasks_to_90_of_baseline", "ratio_to_90_of_baseline"
+SECONDS = "seconds_ratio_to_90_of_baseline"
 HEARD = ("train_calls_per_task", "replies_per_rollout")  # logged in every step
 ALL = "all"  # worlds together
 
@@ -164,8 +165,10 @@ def _seconds(runs: Runs, split: str, told: str) -> Iterator[dict]:
     if baseline:
         runs = alike(runs, baseline) | {arm: runs[arm] for arm in (told,) if arm}
     curves = read_curves(runs, split, against="seconds")
-    measure = MEASURES["tasks_to_70"]  # of curves against seconds: seconds
-    for goal, study in {"to_70": Study(curves), "to_70_of_truth": Study(relative_to(curves, told))}.items():
+    goals = {"to_70": (curves, REACHED), "to_70_of_truth": (relative_to(curves, told), REACHED)}
+    goals["to_90_of_baseline"] = (relative_to(curves, baseline), MOST)
+    for goal, (reached, share) in goals.items():
+        study, measure = Study(reached), reach(share)  # of curves against seconds: seconds
         yield from _rows(runs, study, split, {f"seconds_{goal}": measure}, ALL)
         for arm in study.arms if baseline in study.arms else ():
             if arm != baseline:
@@ -201,16 +204,18 @@ def factorial_table(table: pd.DataFrame) -> pd.DataFrame:
 
 def factor_table(table: pd.DataFrame) -> pd.DataFrame:
     """The `summary`, a row per arm and kind of companies: tasks to most of what the baseline ends with, and how many
-    times fewer than the baseline's own; inf, or 0 times, where the median run never arrives."""
+    times fewer than the baseline's own; inf, or 0 times, where the median run never arrives. seconds: how many times
+    fewer of them, of runs that were made alike."""
     numbers = {OF_BASELINE: {"median": "tasks", "low": "tasks low", "high": "tasks high"}}
     numbers[FACTOR] = {"median": "times fewer", "low": "low", "high": "high"}
+    numbers[SECONDS] = {"median": "seconds, times fewer"}
     data, names = table.assign(companies=table["split"].map(SPLIT_NAMES)), ["arm", "companies"]
-    tasks, factor = (
+    tasks, factor, seconds = (
         data[data["metric"] == m].rename(columns=said)[[*names, *said.values()]] for m, said in numbers.items()
     )
     order = list(dict.fromkeys(table["arm"]))
     tasks = tasks.sort_values("arm", key=lambda arms: arms.map(order.index), kind="stable", ignore_index=True)
-    return tasks.merge(factor, on=names, how="left")
+    return tasks.merge(factor, on=names, how="left").merge(seconds, on=names, how="left")
 
 
 def _said(cell: Mapping, share: bool) -> str:

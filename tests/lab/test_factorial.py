@@ -152,7 +152,10 @@ def test_what_the_baseline_ends_with_can_be_reached(summary):
     """A quarter, known: baseline after 80 and 40 tasks, imagine after 40 and 80; new: it reaches nothing."""
     table = factorial.factor_table(summary).set_index(["arm", "companies"])
     known, new = SPLIT_NAMES.values()
-    assert list(table.columns) == ["tasks", "tasks low", "tasks high", "times fewer", "low", "high"]
+    assert list(table.columns) == [
+        *("tasks", "tasks low", "tasks high", "times fewer", "low", "high"),
+        "seconds, times fewer",
+    ]
     assert table.loc[("baseline", known), "tasks"] == table.loc[("imagine", known), "tasks"] == 60
     assert table.loc[("imagine", known), "times fewer"] == 1 and np.isnan(table.loc[("baseline", known), "times fewer"])
     assert table.loc[("placebo", known), ["tasks", "times fewer"]].tolist() == [np.inf, 0]
@@ -174,6 +177,7 @@ def test_seconds_to_the_same_success(tmp_path):
     table = factorial.summary(runs).set_index(["arm", "metric"])["median"]
     assert [table[arm, "seconds_to_70"] for arm in curves] == [3, 10, np.inf]
     assert table["imagine", "seconds_ratio_to_70"] == pytest.approx(10 / 3)
+    assert table["imagine", "seconds_ratio_to_90_of_baseline"] == pytest.approx(10 / 3), "all of what it ends with is 1"
     assert table["placebo", "seconds_ratio_to_70"] == 0 and ("baseline", "seconds_ratio_to_70") not in table.index
     outcomes = {"validation": ["00", "00", "00"]}
     never = {
