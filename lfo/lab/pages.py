@@ -83,6 +83,8 @@ TABLES = {
     "04_transfer": "### Phrasings that were never heard in training\n\n"
     "Adapters as they ended; the base met the users' held-out phrasings in pretraining, not those of the CSRs. The\n"
     "executed notebook says in its parameters how many tasks and episodes that are:",
+    "04_phrasings": "### What new words cost\n\n"
+    "Success lost in held-out phrasings, on the same tasks of new companies, and how much more than the last arm does:",
     "04_acquaintance": "### Companies called before, and unusual rules\n\n"
     "Success by whether a task at the company was sampled in training, and how its rules depart from the\n"
     "usual ones:",
@@ -188,8 +190,9 @@ def _verdicts(results: Path) -> str:
         found.setdefault(hypothesis or part, {}).setdefault(row["split"], {})[part] = row["verdict"]
     lines = []
     for hypothesis, splits in found.items():
-        said = [f"{PLACES[split]} {_verdict(parts)}" for split, parts in splits.items()]
-        lines.append(f"- {hypothesis}: {', '.join(said)}")
+        said = {PLACES[split]: _verdict(parts) for split, parts in splits.items()}
+        alike = len(said) > 1 and len(set(said.values())) == 1
+        lines.append(f"- {hypothesis}: {said['known'] if alike else ', '.join(map(' '.join, said.items()))}")
     return "\n".join(lines)
 
 

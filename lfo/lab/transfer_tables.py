@@ -91,6 +91,20 @@ def transfer_table(runs: Runs, by: str | None = None) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def phrasing_table(runs: Runs) -> pd.DataFrame:
+    """Success that is lost where users and CSRs use held-out phrasings, on the same tasks, by arm, and how much more
+    that is than what the last arm loses: medians over the runs, 95%."""
+    keys = ["arm", *RUN, "task_id", "company_id", "held_out_phrasing"]
+    both = transfer_frame(runs).groupby(keys, sort=False)["success"].mean().unstack().dropna()
+    study, rows = Study(curves_of((both[False] - both[True]).rename("lost").reset_index(), ["lost"])), []
+    for arm in study.arms:
+        lost = study.find(FIRST, middle(arm), [arm])
+        more = study.find(FIRST, lead(arm, study.arms[-1]), [arm, study.arms[-1]])
+        numbers = {"lost": lost.value, "low": lost.low, "high": lost.high, f"minus {study.arms[-1]}": more.value}
+        rows.append({"arm": arm} | numbers | {"more low": more.low, "more high": more.high, "runs": lost.runs})
+    return pd.DataFrame(rows)
+
+
 def told_table(runs: Runs, by: str | None = None) -> pd.DataFrame:
     """Success by what the policy is told, and by `by` (variation): medians over runs.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -573,6 +574,16 @@ def test_transfer_by_condition_and_by_rules(transferred):
         *("typical, never called", "extra, never called") * 2,
     ]
     assert len(figures.transfer_figure(transferred, "variation").axes) == 2
+
+
+def test_what_new_words_cost(transferred):
+    """Seed 0 has 1 success of 4 in known phrasings, none in others, seed 1 has 2 and 2; another arm loses nothing."""
+    other = [Path(shutil.copytree(folder, f"{folder}-other")) for folder in transferred["arm"]]
+    for path in (folder / "transfer.csv" for folder in other):
+        pd.read_csv(path).assign(success=1).to_csv(path, index=False)
+    lost, nothing = transfer_tables.phrasing_table(transferred | {"other": other}).to_dict("records")
+    assert (lost["arm"], lost["lost"], lost["minus other"], lost["runs"]) == ("arm", 0.125, 0.125, 2)
+    assert lost["low"] < 0.125 < lost["high"] and [nothing[name] for name in ("lost", "minus other")] == [0, 0]
 
 
 def test_precision_and_recall_of_the_form(transferred):
