@@ -368,12 +368,13 @@ AGAINST = {
 
 
 def _aligned(folders: Sequence[str | Path], split: str, against: str, kind: str) -> tuple[np.ndarray, np.ndarray]:
-    """Success of every run on a common grid of what it cost, as far as the cheapest run goes."""
+    """Success of every run on a common grid of what it cost, as far as all were evaluated."""
     curves = [cost_curve(folder, split, against, kind) for folder in folders]
     curves = [(cost, success) for cost, success in curves if len(cost)]
     if not curves:
         return np.array([]), np.array([])
-    grid = np.linspace(0, min(cost[-1] for cost, _ in curves), max(len(cost) for cost, _ in curves))
+    first, last = max(cost[0] for cost, _ in curves), min(cost[-1] for cost, _ in curves)
+    grid = np.linspace(first, last, max(len(cost) for cost, _ in curves))
     return grid, np.array([np.interp(grid, cost, success) for cost, success in curves])
 
 

@@ -184,6 +184,17 @@ def test_curves_without_notes(without_notes):
         assert ends == {"baseline": 0.25, "feedback": 0.75, "imagine": 0.25}
 
 
+def test_what_nobody_measured_is_not_drawn(without_notes):
+    """A memory that has heard nothing says nothing: its policy is first evaluated without notes after 40 tasks."""
+    path = without_notes["imagine"][1] / "metrics.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    kept = [row for row in rows if row["tasks"] or not row["kind"].startswith("unaided")]
+    path.write_text("".join(json.dumps(row) + "\n" for row in kept))
+    for ax in unaided_figure(without_notes).axes:
+        begin = {line.get_label(): line.get_xdata()[0] for line in ax.get_lines()}
+        assert begin == {"baseline": 0, "feedback": 0, "imagine": 40}
+
+
 def test_who_says_no_notes_distils_none():
     """`NOTED` are the couplings whose notes a policy may be weaned from."""
     for coupling in COUPLINGS:
