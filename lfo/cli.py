@@ -164,9 +164,7 @@ def _add_measuring(commands) -> None:
     evaluate.add_argument("--run", type=Path, required=True)
     evaluate.add_argument("--split", choices=("train", "validation", "test"), default="validation")
     evaluate.add_argument("--episodes", type=_positive, default=2, help="episodes per task")
-    evaluate.add_argument(
-        "--held-out-phrasing", action="store_true", help="user and CSR say things as never in training"
-    )
+    evaluate.add_argument("--held-out-phrasing", action="store_true", help="phrasings never heard in training")
     evaluate.add_argument("--unaided", action="store_true", help="no imagined replies, also where the run had them")
     evaluate.set_defaults(act=_evaluate)
 

@@ -144,7 +144,7 @@ class WorldModelConfig:
     shuffle: Flag = False  # placebo: calls are learned with the replies of other tasks' calls
     dream_agreement: Share = 1.0  # share of the imagined replies to a dreamt call that must say success; `dream` only
     recall: Literal["table", "nearest", "vote", "linear", "boosted", "additive", "grammar"] = "table"  # `memory` only
-    unsure_below: Share = 0.0  # of four sampled replies to agree with a note, or it and later ones go; `imagine`
+    unsure_below: Share = 0.0  # share of four sampled replies that must agree, or no more is noted; `imagine`
     context_distillation: Weight = 0.0  # weight of the same actions without the notes before them
     curiosity: Weight = 0.0  # weight of the world model's surprise in the reward, per nat and reply token
 

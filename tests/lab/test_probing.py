@@ -361,6 +361,17 @@ def test_a_world_model_that_goes_by_the_number(codec, bank):
     assert {r["circumstances"] for r in rows} == {0}
 
 
+def test_circumstances_of_the_request_are_counted(codec, bank, monkeypatch):
+    """As if every word of these were one."""
+    monkeypatch.setattr("lfo.lab.probing.circumstances_in", lambda request: tuple(re.findall("bill|fraud", request)))
+    rows = rule_rows(subject(codec, bank, by_the_number(bank)), samples=1)
+    words = {
+        task.task_id: len(re.findall("bill|fraud", task.request)) for task in bank.tasks if task.split == "validation"
+    }
+    counted = {r["task_id"]: r["circumstances"] for r in rows if r["split"] == "validation"}
+    assert counted == {task: words[task] for task in counted} and len(set(counted.values())) > 1
+
+
 def test_a_world_model_that_goes_by_what_the_user_wants(codec, bank):
     """It answers for the department of the first goal, whoever is called: right where that one is called in time."""
 
