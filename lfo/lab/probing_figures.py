@@ -15,6 +15,7 @@ import pandas as pd
 import sacrebleu
 import seaborn as sns
 
+from lfo.envs.phone.phrasings import situation_of
 from lfo.lab.reading import (
     RUN,
     SPLIT_NAMES,
@@ -51,14 +52,20 @@ def probed(runs: Runs, name: str) -> pd.DataFrame:
 # --- replies ---------------------------------------------------------------------------------
 
 
+def _replies(runs: Runs) -> pd.DataFrame:
+    """The replies of all runs, by what the CSR was confronted with rather than by the status alone."""
+    data = probed(runs, "replies")
+    return data.assign(category=data["said"].map(situation_of))
+
+
 def reply_scores(runs: Runs) -> pd.DataFrame:
-    """Scores of every run by model, caller, split and category (the true status, or `all`).
+    """Scores of every run by model, caller, split and category (`lfo.envs.phone.phrasings.situation_of`, or `all`).
 
     token_accuracy, perplexity: teacher-forced, closing tag included. semantic_accuracy: status, fields and
     departments are right. bleu: corpus BLEU of the greedy predictions; bleu_reworded: that of the true answers in
     other words, what a perfect world model can expect since the CSR's phrasing is drawn at random.
     """
-    data = probed(runs, "replies")
+    data = _replies(runs)
     data = pd.concat([data, data.assign(category="all")])
     keys, rows = ["arm", "model", "caller", "split", "category", *RUN], []
     for values, part in data.groupby(keys, sort=False):
@@ -119,7 +126,7 @@ def reply_figure(runs: Runs) -> plt.Figure:
 
 def example_table(runs: Runs, each: int = 2) -> pd.DataFrame:
     """Predictions beside replies at new companies: the first calls of every category and caller of the first run."""
-    data = probed({arm: folders[:1] for arm, folders in list(runs.items())[:1]}, "replies")
+    data = _replies({arm: folders[:1] for arm, folders in list(runs.items())[:1]})
     data = data[(data["model"] == "world model") & (data["split"] == "test")]
     first = data.groupby(["caller", "category"], sort=False).head(each).sort_values("caller", kind="stable")
     return first[["caller", "task_id", "gave", "said", "predicted", "right"]].reset_index(drop=True)

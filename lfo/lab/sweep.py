@@ -38,9 +38,9 @@ def read_grid(path: str | Path, out: str | Path) -> dict[Path, RunConfig]:
 
     The file names a `config`, `seeds`, settings that are `fixed` for all runs, a `grid` of lists and `arms`, each a
     name and its settings, all by dotted name; each is run with every seed. An arm's settings win over the others, and
-    it may name a `config` of its own. Arms are trained in ``<out>/<arm>/seed<k>``, or with several `worlds` (their
-    seeds) in ``<out>/<arm>/world<w>-seed<k>``; every arm's first seed first. Beside a grid, each of its combinations
-    has a folder with all arms.
+    it may name a `config` and `seeds` of its own. Arms are trained in ``<out>/<arm>/seed<k>``, or with several `worlds`
+    (their seeds) in ``<out>/<arm>/world<w>-seed<k>``; the first seed of all arms first. Beside a grid, each of its
+    combinations has a folder with all arms.
 
     Raises:
         ConfigError: the file, or a setting in it, does not fit.
@@ -71,13 +71,18 @@ def _arms(path: Path, data: dict, chosen: Mapping, out: Path) -> dict[Path, RunC
     arms, runs = data["arms"], {}
     if not isinstance(arms, dict) or not all(isinstance(v or {}, dict) for v in arms.values()):
         raise ConfigError(f"'arms' in {path} must give every arm a mapping of settings.")
-    worlds = data.get("worlds", [None])
-    for seed, world in itertools.product(data.get("seeds", [0]), worlds):
-        for name, own in arms.items():
-            settings = {"config": data["config"]} | data.get("fixed", {}) | chosen | (own or {})
-            settings |= {"name": name, "seed": seed} | ({} if world is None else {"env.world_seed": world})
-            folder = f"seed{seed}" if world is None else f"world{world}-seed{seed}"
-            runs[out / name / folder] = load_config(settings.pop("config"), **settings)
+    arms = {name: {"seeds": data.get("seeds", [0])} | (own or {}) for name, own in arms.items()}
+    if not all(isinstance(own["seeds"], list) for own in arms.values()):
+        raise ConfigError(f"'seeds' in {path} must be a list of whole numbers, as in `seeds: [0, 1, 2]`.")
+    seeds = sorted({seed for own in arms.values() for seed in own["seeds"]})
+    for seed, world, (name, own) in itertools.product(seeds, data.get("worlds", [None]), arms.items()):
+        if seed not in own["seeds"]:
+            continue
+        settings = {"config": data["config"]} | data.get("fixed", {}) | chosen | own
+        settings |= {"name": name, "seed": seed} | ({} if world is None else {"env.world_seed": world})
+        folder = f"seed{seed}" if world is None else f"world{world}-seed{seed}"
+        del settings["seeds"]
+        runs[out / name / folder] = load_config(settings.pop("config"), **settings)
     return runs
 
 

@@ -25,7 +25,7 @@ CURVES = {
 
 
 def reply(model: str, category: str, right: int, nats: float, words=("a b c d e", "a b c d e", "a b c d f"), **rest):
-    said, predicted, anew = words
+    said, predicted, anew = (f"{category}: {text}" for text in words)
     row = {
         "model": model,
         "caller": "wanderer",
@@ -151,18 +151,30 @@ def test_reply_scores_by_hand(runs):
     assert both["perplexity"] == pytest.approx(4)  # the geometric mean of 2 and 8, as many tokens each
     assert both["token accuracy"] == pytest.approx((18 / 20 + 14 / 20) / 2)
     assert both[["calls", "runs"]].tolist() == [2, 2]
-    refusals = table.loc[("world model", "auth_failed")]
+    refusals = table.loc[("world model", "missing")]
     assert refusals[["low", "semantic accuracy", "high"]].tolist() == [0, 0.5, 1]
-    reworded = 100 * (4 / 5 * 3 / 4 * 2 / 3 * 1 / 2) ** (1 / 4)  # BLEU of "a b c d f" for "a b c d e"
+    reworded = 100 * (8 / 9 * 7 / 8 * 6 / 7 * 5 / 6) ** (1 / 4)  # "auth _ failed : a b c d f" for "... e"
     assert refusals["BLEU, truth reworded"] == pytest.approx(reworded)
     assert refusals["BLEU"] == pytest.approx((100 + reworded) / 2)
     assert table.loc[("untrained base", "all"), "perplexity"] == pytest.approx(4)
     assert ("untrained base", "routing_violation") not in table.index
 
 
+def test_replies_of_one_status_are_told_apart(runs):
+    """Without a field there may be another, and a value may be wrong: neither is a demand for something missing."""
+    said = {"missing": "I need your email.", "alternative": "No email? Then I just need your name."}
+    path, (wanted, status) = runs["arm"][0] / "probing_replies.csv", ("alternative", "auth_failed")
+    table = pd.read_csv(path)
+    table.loc[table["category"] == status, "said"] = f"{status}: Loans, hi! {said[wanted]}"
+    table.to_csv(path, index=False)
+    scores = probing_figures.reply_scores(runs)
+    assert set(scores["category"]) == {"all", "missing", "alternative", "success"}
+
+
 def test_examples_are_the_first_of_each_category_at_new_companies(runs):
     table = probing_figures.example_table(runs, each=1)
-    assert table[["predicted", "right"]].to_numpy().tolist() == [["a b c d e", 1]] * 2
+    expected = [[f"{status}: a b c d e", 1] for status in ("auth_failed", "success")]
+    assert table[["predicted", "right"]].to_numpy().tolist() == expected
     assert list(table["gave"]) == ["", ""]
 
 

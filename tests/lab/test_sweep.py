@@ -89,6 +89,27 @@ def test_arms_in_several_worlds(base_config, tmp_path):
     assert {arm: len(folders) for arm, folders in by_arm(runs).items()} == {"plain": 4, "wide": 4}
 
 
+def test_an_arm_may_have_seeds_of_its_own(base_config, tmp_path):
+    """More of them where more is claimed; the others keep those of the file, and first seeds still come first."""
+    (tmp_path / "arms.yaml").write_text(
+        f"config: {base_config[1]}\nworlds: [1]\nseeds: [0]\narms: {{plain: , claimed: {{seeds: [0, 2]}}}}\n"
+    )
+    runs = read_grid(tmp_path / "arms.yaml", "out")
+    assert [f"{f.parent.name}/{f.name}" for f in runs] == [
+        "plain/world1-seed0",
+        "claimed/world1-seed0",
+        "claimed/world1-seed2",
+    ]
+    assert [config.seed for config in runs.values()] == [0, 0, 2]
+
+
+@pytest.mark.parametrize("text", ["seeds: 3\narms: {a: }", "arms: {a: {seeds: 3}}"])
+def test_seeds_that_are_no_list_are_said(base_config, tmp_path, text):
+    (tmp_path / "arms.yaml").write_text(f"config: {base_config[1]}\n{text}\n")
+    with pytest.raises(ConfigError, match=r"'seeds' in .* must be a list"):
+        read_grid(tmp_path / "arms.yaml", "out")
+
+
 def test_arms_for_every_combination_of_a_grid(base_config, tmp_path):
     (tmp_path / "both.yaml").write_text(
         f"config: {base_config[1]}\nworlds: [1, 2]\nfixed: {{policy.tis_cap: 0.1}}\n"
@@ -114,7 +135,9 @@ def test_the_science_is_in_worlds_that_nothing_else_uses(monkeypatch):
     monkeypatch.chdir(ROOT)
     science = read_grid("configs/science.yaml", "out")
     assert {config.env.world_seed for config in science.values()} == {1, 2, 3, 4, 5}
-    assert {len(folders) for folders in by_arm(science).values()} == {15}, "five runs or more decide something"
+    runs = {arm: len(folders) for arm, folders in by_arm(science).items()}
+    assert set(runs.values()) == {5, 15}, "five runs or more decide something"
+    assert {arm for arm, n in runs.items() if n == 15} == {"baseline", "table", "imagine_frozen", "imagine"}
     others = [p for p in (ROOT / "configs").glob("*.yaml") if p.stem.startswith(("tuning", "ablation"))]
     worlds = {config.env.world_seed for path in others for config in read_grid(path, "out").values()}
     assert not worlds & {1, 2, 3, 4, 5}

@@ -202,3 +202,23 @@ def spoken(text: str) -> str:
     """A phone reply as "status: message"; anything else as it is."""
     status, message = parse_reply(text)
     return text if status == "unreadable" else f"{status}: {message}"
+
+
+def _shape(situation: str) -> re.Pattern:
+    """All that is said there, with anything for what is filled in."""
+    texts = [re.escape(text) for texts in PHRASINGS[situation].values() for text in texts]
+    return re.compile("|".join(re.sub(r"\\{\w+\\}", ".+", text) for text in texts))
+
+
+_SHAPES = {situation: _shape(situation) for situation in ("alternative", "mismatch")}  # these give no reasons
+
+
+def situation_of(said: str) -> str:
+    """Which key of `PHRASINGS` a reply is, written as `spoken` does; another text has its status alone.
+
+    The status is the same where a field is missing, where another will do instead and where a value is wrong.
+    """
+    status, _, message = said.partition(": ")
+    named = [name for name, of in SITUATION_STATUS.items() if of == status]
+    closer = (name for name in named if name in _SHAPES and _SHAPES[name].fullmatch(message))
+    return next(closer, named[0] if named else status)

@@ -22,6 +22,7 @@ from lfo.envs.phone.phrasings import (
     read_reply,
     requested_fields,
     say,
+    situation_of,
     spoken,
 )
 from lfo.envs.phone.records import Profile
@@ -118,6 +119,17 @@ def test_whatever_can_be_said_is_all_phrasings():
         assert len(set(texts)) == len(texts) == sum(map(len, styles.values()))
         dice = random.Random(5)
         assert {say(dice, situation, dice.random() < 0.5, **slots) for _ in range(2_000)} == set(texts)
+
+
+@pytest.mark.parametrize("name", PHRASINGS)
+def test_every_phrasing_tells_its_situation(name):
+    """Also those that share a status, and those with reasons."""
+    slots = {"dept": "Loans", "other": "name" if name == "alternative" else "Billing"}
+    whys = {"missing": {"abroad": "email", "joint_account": ""}, "routing": {"abroad": "Billing"}}
+    for because, fields in itertools.product((None, whys.get(name)), (["email"], ["email", "name", "billing_zip"])):
+        for text in in_all_ways(name, because, fields=fields, **slots):
+            assert situation_of(f"{SITUATION_STATUS[name]}: {text}") == name, text
+    assert situation_of("error: no such tool") == "error" and situation_of("Hello") == "Hello"
 
 
 @pytest.mark.parametrize("situation", ["missing", "mismatch"])
