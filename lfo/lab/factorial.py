@@ -305,17 +305,16 @@ def phase_figure(table: pd.DataFrame, policy: str = FROZEN) -> plt.Figure:
     return fig
 
 
-def curve_figure(runs: Runs, arms: Iterable[str], against: str = "tasks") -> plt.Figure:
+def curve_figure(runs: Runs, against: str = "tasks") -> plt.Figure:
     """Success against what it cost: sampled tasks, episodes, tokens (sampled and trained) or seconds; medians. Of more
     arms than there are colours, frozen policies stand in a row of panels above those that are trained."""
-    drawn = {arm: runs[arm] for arm in arms}
-    looks, apart = looks_of(drawn), len(drawn) > len(sns.color_palette())
-    policies = {arm: f"policy {about(drawn, arm)['policy']}, " if apart else "" for arm in drawn}
+    looks, apart = looks_of(runs), len(runs) > len(sns.color_palette())
+    policies = {arm: f"policy {about(runs, arm)['policy']}, " if apart else "" for arm in runs}
     rows = sorted(set(policies.values())) or [""]  # nothing to be drawn
     size = (11.5, 3.8 * len(rows))
     fig, axes = plt.subplots(len(rows), 2, figsize=size, sharex=True, sharey=True, squeeze=False, layout="constrained")
     for row, policy in zip(axes, rows, strict=True):
-        part = {arm: folders for arm, folders in drawn.items() if policies[arm] == policy}
+        part = {arm: folders for arm, folders in runs.items() if policies[arm] == policy}
         draw_curves(row, part, {split: policy + title for split, title in SPLIT_NAMES.items()}, against, looks)
     return fig
 

@@ -222,9 +222,10 @@ def known_and_done(runs: Runs) -> pd.DataFrame:
     return frame(runs, "rules", needed=True)[[*keys, "rule_accuracy"]].merge(done[[*keys, "success"]], on=keys)
 
 
-def progress_points(runs: Runs, ahead: int = 1, split: str = "validation") -> pd.DataFrame:
-    """`known_and_done` with `gain`: success gained from an evaluation to the one `ahead` after it; 0: all success."""
-    data = known_and_done(runs).query("split == @split").sort_values("tasks", kind="stable")
+def progress_points(known: pd.DataFrame, ahead: int = 1) -> pd.DataFrame:
+    """`known_and_done` on validation tasks with `gain`: success gained from an evaluation to the one `ahead` after it;
+    0: all success."""
+    data = known.query("split == 'validation'").sort_values("tasks", kind="stable")
     later = data.groupby(["arm", *RUN])["success"].shift(-ahead)
     data = data.assign(gain=(later - data["success"]).round(DIGITS) if ahead else later)
     return data.dropna(subset="gain").reset_index(drop=True)
@@ -246,9 +247,9 @@ def progress_table(runs: Runs) -> pd.DataFrame:
     Whole runs are resampled. With the tasks held fixed, what all runs go through together (they start with much to
     gain and little knowledge) is taken out; evaluations that only one run has are left out there.
     """
-    rows = []
+    rows, known = [], known_and_done(runs)
     for arm, (relation, (ahead, fixed)) in itertools.product(runs, PROGRESS.items()):
-        points = progress_points({arm: runs[arm]}, ahead)
+        points = progress_points(known[known["arm"] == arm], ahead)
         if fixed:
             both = ["rule_accuracy", "gain"]
             same = points.groupby("tasks")[both]
@@ -264,7 +265,7 @@ def progress_table(runs: Runs) -> pd.DataFrame:
 
 def progress_figure(runs: Runs) -> plt.Figure:
     """Rule accuracy at an evaluation against the success gained by the next, coloured by tasks; a marker per run."""
-    points = progress_points(runs)
+    points = progress_points(known_and_done(runs))
     if points.empty:
         raise RunError("no run has been evaluated twice on validation tasks yet; let the runs go on.")
     fig, ax = plt.subplots(figsize=(7.5, 4.4), layout="constrained")

@@ -136,17 +136,20 @@ def known(runs: Runs, split: str) -> list[Curve]:
     return curves_of(rows.assign(task_id="", company_id=""), ["rule_accuracy"])
 
 
+GAINS = {"gain": "mean", "least": "min", "most": "max", "ahead": lambda gains: (gains > 0).sum()}
+
+
 def reasons_table(runs: Runs) -> pd.DataFrame:
     """What reasons are worth to whoever predicts replies: shares of the ways of held-out tasks whose reply is known at
     the end (as in `knowledge_table`), where CSRs only list what they want, and where they say why.
 
     runs: of both dials, ``<combination>/<arm>``. Compared are runs of the same arm, circumstances, world and seed; at 0
-    circumstances there is nothing to give a reason for. list, reasons, gain: means over these; ahead: in how many of
-    them reasons are.
+    circumstances there is nothing to give a reason for. list, reasons, gain: means over these; least, most: what is
+    gained in any of them; ahead: in how many it is above 0.
     """
     rules = frame(runs, "rules")
     if rules.empty:
-        return pd.DataFrame(columns=["arm", "circumstances", "companies", "runs", "list", "reasons", "gain", "ahead"])
+        return pd.DataFrame(columns=["arm", "circumstances", "companies", "runs", "list", "reasons", *GAINS])
     worlds = {name: RunFolder(folders[0]).config.env for name, folders in runs.items()}
     last = at_last(rules)
     last = last.assign(
@@ -157,9 +160,9 @@ def reasons_table(runs: Runs) -> pd.DataFrame:
     place = ["arm", "circumstances", "split"]
     pairs = last.pivot(index=[*place, *RUN], columns="replies", values="rule_accuracy")
     pairs = pairs.reindex(columns=["list", "reasons"]).dropna().query("circumstances > 0")
-    gain = pairs["reasons"] - pairs["list"]
-    by = pairs.assign(gain=gain, ahead=gain > 0).groupby(place)
-    table = by.agg({"list": "mean", "reasons": "mean", "gain": "mean", "ahead": "sum"}).reset_index()
+    by = pairs.assign(gain=pairs["reasons"] - pairs["list"]).groupby(place)
+    means = by[["list", "reasons"]].mean()
+    table = by["gain"].agg(**GAINS).join(means)[[*means, *GAINS]].reset_index()
     table.insert(3, "runs", by.size().to_numpy())
     return table.assign(split=table["split"].map(SPLIT_NAMES)).rename(columns={"split": "companies"})
 

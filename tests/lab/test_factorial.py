@@ -329,7 +329,7 @@ def test_curves_against_what_they_cost(tmp_path):
         "seconds": [0, 3, 6],
     }
     assert all(success.tolist() == [0, 0.5, 1] for _, success in found.values())
-    known, new = factorial.curve_figure({"arm": [folder]}, ["arm"], "seconds").axes
+    known, new = factorial.curve_figure({"arm": [folder]}, "seconds").axes
     assert known.get_lines()[0].get_xydata().tolist() == [[0, 0], [3, 0.5], [6, 1]]
     assert new.get_lines()[0].get_ydata().tolist() == [0, 0, 0.5] and new.get_xlabel().startswith("seconds")
 
@@ -338,7 +338,7 @@ def test_arms_of_any_number_can_be_drawn(runs):
     """Of more than there are colours the eleventh has the first again, with squares."""
     figures.style()
     many = {f"{arm} {k}": folders for k in range(3) for arm, folders in runs.items()}
-    known = factorial.curve_figure(many, many).axes[::2]
+    known = factorial.curve_figure(many).axes[::2]
     assert [ax.get_title() for ax in known] == [
         f"policy {p}, {SPLIT_NAMES['validation']}" for p in ("frozen", "trained")
     ]
@@ -348,7 +348,7 @@ def test_arms_of_any_number_can_be_drawn(runs):
 
 
 def test_of_no_arms_the_panels_are_empty():
-    assert [ax.get_lines()[:] for ax in factorial.curve_figure({}, {}).axes] == [[], []]
+    assert [ax.get_lines()[:] for ax in factorial.curve_figure({}).axes] == [[], []]
 
 
 def test_a_colour_is_who_says_the_notes(tmp_path):
@@ -357,7 +357,7 @@ def test_a_colour_is_who_says_the_notes(tmp_path):
     memory = {"world_model": {"coupling": "memory", "recall": "table"}}
     settings = {arm: own | (memory if arm != "baseline" else {}) for arm, own in arms.items()}
     runs = {arm: [write_run(tmp_path / arm, settings[arm], {"test": ["0", "1"]})] for arm in arms}
-    _, new = factorial.curve_figure(runs, runs).axes
+    _, new = factorial.curve_figure(runs).axes
     lines = {line.get_label(): line for line in new.get_lines()}
     assert [lines[arm].get_linestyle() for arm in arms] == ["-", "--", "-", "-"]
     assert lines["table"].get_color() == lines["table_frozen"].get_color()

@@ -303,7 +303,8 @@ def test_what_reasons_are_worth(tmp_path):
         runs.setdefault(f"{replies}{circumstances}/imagine", []).append(folder)
     (row,) = tables.reasons_table(runs).to_dict("records")
     assert row["companies"] == "new companies (test)" and (row["arm"], row["circumstances"]) == ("imagine", 4)
-    assert [row[name] for name in ("runs", "list", "reasons", "gain", "ahead")] == [2, 0.375, 0.5, 0.125, 1]
+    numbers = ("runs", "list", "reasons", "gain", "least", "most", "ahead")
+    assert [row[name] for name in numbers] == [2, 0.375, 0.5, 0.125, -0.25, 0.5, 1]
     assert tables.reasons_table({}).empty
 
 

@@ -227,10 +227,12 @@ def test_situations_count_the_runs_that_are_right(runs):
 
 
 def test_progress_is_what_was_gained_after_an_evaluation(runs):
-    points = probing_figures.progress_points(runs).sort_values(["seed", "tasks"])
+    points = probing_figures.progress_points(probing_figures.known_and_done(runs)).sort_values(["seed", "tasks"])
     assert points["rule_accuracy"].tolist() == [0.0, 0.5, 0.1, 0.6]
     assert points["gain"].tolist() == pytest.approx([0.2, 0.4, 0.4, 0.0])
-    assert probing_figures.progress_points(runs, ahead=2)["gain"].tolist() == pytest.approx([0.6, 0.4])
+    assert probing_figures.progress_points(probing_figures.known_and_done(runs), ahead=2)[
+        "gain"
+    ].tolist() == pytest.approx([0.6, 0.4])
 
 
 def test_progress_table_by_hand(runs):
@@ -249,7 +251,7 @@ def test_progress_table_by_hand(runs):
 
 def test_success_itself_by_hand(runs):
     """Knowledge, and success, relative to the other run's after as many tasks."""
-    points = probing_figures.progress_points(runs, ahead=0)
+    points = probing_figures.progress_points(probing_figures.known_and_done(runs), ahead=0)
     assert points["gain"].tolist() == points["success"].tolist() and len(points) == 6
     table = probing_figures.progress_table(runs).set_index("relation")
     level = table.loc["success at the same evaluation, tasks held fixed"]
