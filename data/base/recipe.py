@@ -312,6 +312,9 @@ def told(env: PhoneEnvironment, episode: PhoneEpisode, rng: random.Random, noted
     """Notes, or None; questions about the way; whom a caller means to call."""
     _, asked, following = rehearsed(env.knowledge, episode, "truth")
     first = following[:1]
+    if not noted:  # whom next is practised all the same, as far as what is supposed tells
+        each = {len(means.supposed): means for means in reversed(following)}
+        return None, asked, [dataclasses.replace(means, read=0) for means in each.values()]
     if rng.random() >= noted:
         return None, asked, first
     if rng.random() < RECALLED:
@@ -531,7 +534,9 @@ def main() -> None:
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     rng = random.Random(SEED)
-    if not (args.out / "tokenizer.json").exists():
+    if not (args.out / "tokenizer.json").exists() and (HERE / "tokenizer.json").exists():
+        PreTrainedTokenizerFast.from_pretrained(HERE).save_pretrained(args.out)
+    elif not (args.out / "tokenizer.json").exists():
         corpus = []
         for _ in range(40):
             throwaway = throwaway_world(rng)
