@@ -25,16 +25,14 @@ BROWSER := .venv-browser
 BENCHMARKS := world_model scaling precision run task_server merged dapo_step
 
 NOTEBOOKS  := 01_data_generation 02_baseline_dapo 03_dual_lora 04_transfer_eval 05_lambda_ablation \
-              06_wm_probing 07_scaling 08_feedback_guided_dapo 09_shell_ppo 10_public_world \
-              11_second_base
+              06_wm_probing 07_scaling 08_feedback_guided_dapo 09_shell_ppo 10_public_world
 # Not the core, which must be covered; vLLM's engines are covered in an environment of their own.
 NO_CORE    := lfo/lab/**,lfo/cli.py,lfo/rollout/vllm/**
 
 # What the notebooks train: grids and where their runs lie; the shell world where there is a sandbox.
 GRIDS  = configs/science.yaml=results/runs configs/feedback_grid.yaml=results/runs \
          configs/feedback_levels.yaml=results/levels configs/dials.yaml=results/dials \
-         configs/reasons.yaml=results/reasons configs/second_base.yaml=results/second_base \
-         configs/twc_grid.yaml=results/twc \
+         configs/reasons.yaml=results/reasons configs/twc_grid.yaml=results/twc \
          $(if $(shell command -v bwrap 2>/dev/null),configs/shell_grid.yaml=results/shell configs/shell_ppo_grid.yaml=results/shell) \
          $(addsuffix =results/ablation,$(sort $(wildcard configs/ablation_*.yaml)))
 # What settings were chosen by, before the notebooks.

@@ -33,7 +33,7 @@ def sources(path: Path, kind: str) -> list[str]:
 
 
 def test_there_are_notebooks_to_check():
-    assert [p.name[:2] for p in SOURCES] == ["00", "01", "02", "03", "04", "05", "06", "07", "08", "09", "10", "11"]
+    assert [p.name[:2] for p in SOURCES] == ["00", "01", "02", "03", "04", "05", "06", "07", "08", "09", "10"]
     assert {p.name for p in EXECUTED} <= {p.name for p in SOURCES}, "an executed notebook has no source"
 
 
@@ -103,7 +103,7 @@ def test_figures_and_tables_are_of_the_runs_beside_them():
     here = subprocess.run(["git", "status", "--porcelain", "results"], cwd=ROOT, capture_output=True, check=False)
     if here.returncode or here.stdout:
         pytest.skip("results/ is not as it was committed")
-    places = [ROOT / "results" / name for name in ("runs", "ablation", "dials", "reasons", "levels", "shell", "twc", "second_base")]
+    places = [ROOT / "results" / name for name in ("runs", "ablation", "dials", "reasons", "levels", "shell", "twc")]
     folders = [(path.parent, place) for place in places for path in place.rglob("config.json")]
     facts: dict[tuple[str, str], list[dict]] = {}  # an arm may be in several places
     for folder, place in folders:

@@ -1,7 +1,7 @@
 """The recipe of the embedded base model: a tiny Qwen3 that knows the environment's language and none of its rules.
 
     python data/base/recipe.py --compile  # about 1.1 s a step on one core; resumes where it was stopped
-    python data/base/recipe.py --compile --noted 0 --tokens 4000 --out data/base_without_notes  # a control: notebook 11
+    python data/base/recipe.py --compile --noted 0 --out data/base_without_notes  # a control
     python data/base/recipe.py --steps 50 --out build/base
 
 1. A byte-level BPE tokenizer whose lexicon (JSON keys, field names, goals, departments, two-digit
@@ -504,7 +504,7 @@ WITHOUT = {
     "title": " that never read a note",
     "reads": "",
     "notes": """No transcript carries a note, so that nothing is known of what one is for. A control: what the
-base that reads notes owes to having read some (notebook 11).""",
+base that reads notes owes to having read some.""",
     "history": "These weights were made by it in one go, with `--noted 0`\nand {tokens} tokens a step.",
     "bar": "none",
 }

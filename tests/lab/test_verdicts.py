@@ -255,13 +255,12 @@ def test_the_claims_are_about_arms_that_exist(monkeypatch):
     monkeypatch.chdir(ROOT)  # grids name their configs from there
     grids = {"factorial": ["science.yaml"], "ablation": [p.name for p in Path("configs").glob("ablation_*.yaml")]}
     grids |= {"feedback": ["feedback_grid.yaml"], "reasons": ["science.yaml", "reasons.yaml"]}
-    grids |= {"second_base": ["science.yaml", "second_base.yaml"]}
     for table, files in grids.items():
         arms = {arm for file in files for arm in by_arm(read_grid(Path("configs") / file, "out"))}
         claims = read_claims(CLAIMS, table)
         assert {arm for c in claims for arm in c.arms} <= arms
         assert {c.measure for c in claims} <= set(MEASURES) and {c.kind for c in claims} == (
-            {"lead"} if table in ("ablation", "reasons", "second_base") else {"lead", "times", "level"}
+            {"lead"} if table in ("ablation", "reasons") else {"lead", "times", "level"}
         )
         assert len(set(claims)) == len(claims) and len({(c.text, c.split) for c in claims}) == len(claims)
         assert 2 * len(claims) / DRAWS < 0.05, "no claim of so many could ever be decided"
@@ -301,18 +300,6 @@ def test_who_hears_lists_is_who_hears_reasons_in_all_else(monkeypatch):
             mine, theirs = why[by_arm(why)[one.arm][0].with_name(there.name)], lists[there]
             assert dataclasses.replace(theirs.env, replies="reasons") == mine.env
             assert dataclasses.replace(theirs, env=mine.env, name=mine.name) == mine
-
-
-def test_who_never_read_a_note_differs_in_the_base_alone(monkeypatch):
-    """But for the policy on success alone, which has the settings of the others here and its own in notebook 04."""
-    monkeypatch.chdir(ROOT)
-    read, unread = (read_grid(f"configs/{name}.yaml", "out") for name in ("science", "second_base"))
-    for folder, config in unread.items():
-        arm = folder.parent.name.removesuffix("_unread")
-        if arm != "nothing":
-            mine = read[folder.parents[1] / arm / folder.name]
-            assert dataclasses.replace(config, model=mine.model, name=arm) == mine
-            assert dataclasses.replace(config.model, base="data/base") == mine.model
 
 
 def test_the_arms_that_two_grids_share_are_the_same_runs(monkeypatch):
