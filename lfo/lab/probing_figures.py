@@ -118,7 +118,8 @@ def reply_figure(runs: Runs) -> plt.Figure:
             part = scores[(scores["caller"] == caller) & (scores["split"] == split)]
             bars = {"x": "category", "y": "semantic_accuracy", "hue": "model", "order": categories}
             sns.barplot(part, **bars, estimator="median", ax=ax, **look)
-            ax.set_xticks(range(len(categories)), [category.replace("_", "\n") for category in categories])
+            names = [category.replace("_", "\n") for category in categories]
+            ax.set_xticks(range(len(categories)), names, fontsize="x-small")
             ax.set(title=f"{caller}, {title}", xlabel="", ylabel="replies meant right", ylim=(0, 1.02))
             ax.legend(fontsize="x-small", title=None) if ax is axes[0, 1] else ax.legend([], frameon=False)
     return fig
