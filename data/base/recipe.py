@@ -1,11 +1,11 @@
 """The recipe of the embedded base model: a tiny Qwen3 that knows the environment's language and none of its rules.
 
     python data/base/recipe.py --compile  # about 1.1 s a step on one core; resumes where it was stopped
-    python data/base/recipe.py --compile --noted 0 --out data/base_without_notes  # a control
+    python data/base/recipe.py --noted 0 --out build/base_without_notes  # after one round it copies too badly
     python data/base/recipe.py --steps 50 --out build/base
 
 1. A byte-level BPE tokenizer whose lexicon (JSON keys, field names, goals, departments, two-digit
-   numbers) makes one token of what is one thing.
+   numbers) makes one token of what is one thing; that of this folder, where there is one.
 2. A curriculum: copy exercises; then transcripts of the exploratory policy in throw-away worlds; 60% of them carry
    notes (what would be answered to the calls on the way; one time in six made up; or what was answered in an earlier
    attempt), followed 85% of the time; whom one would call next, given the notes so far, if one had done what they ask
@@ -447,24 +447,29 @@ def judge(folder: Path, tasks: int = 64, rollouts: int = 16) -> dict:
     }
 
 
-CARD = """# The embedded base model{title}
+CARD = """# The embedded base model
 
 A causal language model of {parameters:,} parameters in the Qwen3 architecture (4 layers, width 192, {vocabulary}
 tokens) that knows the *language* of the phone-call environment and none of its rules: how tools are called, how
-numbers and values are copied, how CSRs and users talk{reads}. It is a stand-in
+numbers and values are copied, how CSRs and users talk, how notes in the context are followed. It is a stand-in
 for a pretrained model, so that everything in this repository runs on a laptop CPU. It is of no use for anything else.
 
-Load it with plain `transformers`: `AutoModelForCausalLM.from_pretrained("data/{name}")`, and the same for
+Load it with plain `transformers`: `AutoModelForCausalLM.from_pretrained("data/base")`, and the same for
 `AutoTokenizer`. Licence: Apache-2.0. No text of any person or third party went into it.
 
 **Training data.** Transcripts of the exploratory policy in throw-away worlds: up to step {free_from} with rules of the
 trade that last {world_steps} steps, then worlds in which every department of every company has its own random
 requirements and every circumstance its own random effect there, redrawn at every step.
-{notes} Copy exercises; whom one would call
+{noted:.0%} of the transcripts carry notes, followed {followed:.0%} of the time: one in five remembers earlier attempts,
+of the others one in five is made up; who is said to say them is drawn at random. Copy exercises; whom one would call
 next; world-model examples from the same calls. All phrasings of users, those included that no task has, since what
 they have in common is language; no held-out phrasing of CSRs. Loss on action and CSR tokens only.
-`data/base/recipe.py` is the recipe ({steps} steps; the curriculum is in its opening lines). {history}
-Who has once dialled a wrong number goes on to dial others.
+`data/base/recipe.py` is the recipe ({steps} steps; the curriculum is in its opening lines). These weights were not
+made by it in one go: they went on (`--begin-with`) from those of commit f96677e, at step 2500; at 4300, when whom one
+means to call was asked after what is supposed (commit 75ecfd8); and at 4500 and 4600, when CSRs spoke of every
+circumstance, the former in a draft of the wording that was not kept, so that they cannot be made again to the bit; at
+last at 4000, from those of commit 94c3660. Those of f96677e had gone on in the same way from the first round's, at
+commit f23aab3. Who has once dialled a wrong number goes on to dial others.
 
 **What was measured** on all levels of world 0, sampled at temperature 1 ({rollouts} rollouts each without notes and
 with true ones; `recipe.json` has the figures, `tests/text/test_base.py` holds the bars):
@@ -487,37 +492,15 @@ Greedy, untrained, told the truth (100 validation tasks of world 0), by level:
 one token of each; other text falls back to bytes. It was trained on sequences of up to {max_tokens} tokens.
 """
 
-WITH_NOTES = {
-    "title": "",
-    "reads": ", how notes in the context are followed",
-    "notes": f"""{NOTED:.0%} of the transcripts carry notes, followed {FOLLOWED:.0%} of the time: one in five remembers
-earlier attempts, of the others one in five is made up; who is said to say them is drawn at random.""",
-    "history": """These weights were not
-made by it in one go: they went on (`--begin-with`) from those of commit f96677e, at step 2500; at 4300, when whom one
-means to call was asked after what is supposed (commit 75ecfd8); and at 4500 and 4600, when CSRs spoke of every
-circumstance, the former in a draft of the wording that was not kept, so that they cannot be made again to the bit; at
-last at 4000, from those of commit 94c3660. Those of f96677e had gone on in the same way from the first round's, at
-commit f23aab3.""",
-    "bar": "at least 60%",
-}
-WITHOUT = {
-    "title": " that never read a note",
-    "reads": "",
-    "notes": """No transcript carries a note, so that nothing is known of what one is for. A control: what the
-base that reads notes owes to having read some.""",
-    "history": "These weights were made by it in one go, with `--noted 0`\nand {tokens} tokens a step.",
-    "bar": "none",
-}
 
-
-def write_card(folder: Path, model: Qwen3ForCausalLM, noted: float, tokens: int) -> None:
+def write_card(folder: Path, model: Qwen3ForCausalLM, noted: float) -> None:
     """recipe.json (settings, checksum, measurements) and the model card made from it."""
     measured = judge(folder)
-    settings = {"seed": SEED, "steps": STEPS, "copy_steps": COPY_STEPS, "polish_from": POLISH_FROM}
-    facts = pretraining.write_facts(folder, model, settings | {"noted": noted, "tokens": tokens}, measured)
+    settings = {"seed": SEED, "steps": STEPS, "copy_steps": COPY_STEPS, "polish_from": POLISH_FROM, "noted": noted}
+    facts = pretraining.write_facts(folder, model, settings, measured)
     information = measured["form_information"]
-    said = {"name": folder.name, "max_tokens": MAX_TOKENS, "free_from": FREE_FROM, "world_steps": WORLD_STEPS}
-    said |= WITH_NOTES if noted else WITHOUT | {"history": WITHOUT["history"].format(tokens=tokens)}
+    said = {"followed": FOLLOWED, "max_tokens": MAX_TOKENS, "free_from": FREE_FROM, "world_steps": WORLD_STEPS}
+    said |= {"bar": "at least 60%" if noted else "none"}
     levels = measured["greedy_success_with_truth"]
     header = [f"level {level}" if level != "0" else "all levels" for level in levels]
     rows = [header, ["---"] * len(header), [f"{success:.0%}" for success in levels.values()]]
@@ -555,7 +538,7 @@ def main() -> None:
 
     stream = Documents(codec, args.copy_steps, args.tokens, args.noted)
     pretraining.pretrain(args, model, codec, pretraining.Schedule(STEPS, POLISH_FROM, args.lr), stream.draw, scores)
-    write_card(args.out, model, args.noted, args.tokens)
+    write_card(args.out, model, args.noted)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import pandas as pd
 import sacrebleu
 import seaborn as sns
 
-from lfo.envs.phone.phrasings import situation_of
+from lfo.envs.phone.phrasings import SITUATION_STATUS, situation_of
 from lfo.lab.reading import (
     RUN,
     SPLIT_NAMES,
@@ -53,9 +53,10 @@ def probed(runs: Runs, name: str) -> pd.DataFrame:
 
 
 def _replies(runs: Runs) -> pd.DataFrame:
-    """The replies of all runs, by what the CSR was confronted with rather than by the status alone."""
+    """The replies of all runs; those of CSRs by what they were confronted with rather than by the status alone."""
     data = probed(runs, "replies")
-    return data.assign(category=data["said"].map(situation_of))
+    closer, of_csr = data["said"].map(situation_of), data["category"].isin(SITUATION_STATUS.values())
+    return data.assign(category=closer.where(of_csr, data["category"]))
 
 
 def reply_scores(runs: Runs) -> pd.DataFrame:

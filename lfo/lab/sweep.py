@@ -60,7 +60,7 @@ def read_grid(path: str | Path, out: str | Path) -> dict[Path, RunConfig]:
         label = ",".join(f"{name.rpartition('.')[2]}={value}" for name, value in settings.items())
         if "arms" in data:
             runs |= _arms(path, data, settings, Path(out) / label)
-        for seed in data.get("seeds", [0]) if "arms" not in data else ():
+        for seed in _seeds(path, data) if "arms" not in data else ():
             config = load_config(data["config"], **data.get("fixed", {}) | settings, seed=seed)
             runs[Path(out) / f"{config.name},{label or 'run'},seed={seed}"] = config
     return runs
@@ -71,19 +71,24 @@ def _arms(path: Path, data: dict, chosen: Mapping, out: Path) -> dict[Path, RunC
     arms, runs = data["arms"], {}
     if not isinstance(arms, dict) or not all(isinstance(v or {}, dict) for v in arms.values()):
         raise ConfigError(f"'arms' in {path} must give every arm a mapping of settings.")
-    arms = {name: {"seeds": data.get("seeds", [0])} | (own or {}) for name, own in arms.items()}
-    if not all(isinstance(own["seeds"], list) for own in arms.values()):
-        raise ConfigError(f"'seeds' in {path} must be a list of whole numbers, as in `seeds: [0, 1, 2]`.")
-    seeds = sorted({seed for own in arms.values() for seed in own["seeds"]})
-    for seed, world, (name, own) in itertools.product(seeds, data.get("worlds", [None]), arms.items()):
-        if seed not in own["seeds"]:
-            continue
-        settings = {"config": data["config"]} | data.get("fixed", {}) | chosen | own
-        settings |= {"name": name, "seed": seed} | ({} if world is None else {"env.world_seed": world})
-        folder = f"seed{seed}" if world is None else f"world{world}-seed{seed}"
-        del settings["seeds"]
-        runs[out / name / folder] = load_config(settings.pop("config"), **settings)
+    seeds = {name: _seeds(path, data | (own or {})) for name, own in arms.items()}
+    everybody = sorted(set(itertools.chain(*seeds.values())))
+    for seed, world, (name, own) in itertools.product(everybody, data.get("worlds", [None]), arms.items()):
+        if seed in seeds[name]:
+            settings = {"config": data["config"]} | data.get("fixed", {}) | chosen | (own or {})
+            settings |= {"name": name, "seed": seed} | ({} if world is None else {"env.world_seed": world})
+            folder = f"seed{seed}" if world is None else f"world{world}-seed{seed}"
+            settings.pop("seeds", None)
+            runs[out / name / folder] = load_config(settings.pop("config"), **settings)
     return runs
+
+
+def _seeds(path: Path, said: Mapping) -> list[int]:
+    """Those of a grid, or of an arm that has its own."""
+    seeds = said.get("seeds", [0])
+    if not isinstance(seeds, list) or not seeds:
+        raise ConfigError(f"'seeds' in {path} must be a list of whole numbers, as in `seeds: [0, 1, 2]`.")
+    return seeds
 
 
 def by_arm(folders: Iterable[str | Path], parts: int = 1) -> dict[str, list[Path]]:

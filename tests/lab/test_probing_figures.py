@@ -162,13 +162,13 @@ def test_reply_scores_by_hand(runs):
 
 def test_replies_of_one_status_are_told_apart(runs):
     """Without a field there may be another, and a value may be wrong: neither is a demand for something missing."""
-    said = {"missing": "I need your email.", "alternative": "No email? Then I just need your name."}
-    path, (wanted, status) = runs["arm"][0] / "probing_replies.csv", ("alternative", "auth_failed")
-    table = pd.read_csv(path)
-    table.loc[table["category"] == status, "said"] = f"{status}: Loans, hi! {said[wanted]}"
-    table.to_csv(path, index=False)
-    scores = probing_figures.reply_scores(runs)
-    assert set(scores["category"]) == {"all", "missing", "alternative", "success"}
+    other = {"alternative": "No email? Then I just need your name.", "mismatch": "I see a mismatch in your email."}
+    for folder, said in zip(runs["arm"], other.values(), strict=True):
+        table = pd.read_csv(folder / "probing_replies.csv")
+        table.loc[table["category"] == "auth_failed", "said"] = f"auth_failed: Loans, hi! {said}"
+        form = table.head(1).assign(category="ok", said='{"email": ": x"}')  # no CSR says this
+        pd.concat([table, form]).to_csv(folder / "probing_replies.csv", index=False)
+    assert set(probing_figures.reply_scores(runs)["category"]) == {"all", "success", "ok", *other}
 
 
 def test_examples_are_the_first_of_each_category_at_new_companies(runs):
@@ -227,12 +227,11 @@ def test_situations_count_the_runs_that_are_right(runs):
 
 
 def test_progress_is_what_was_gained_after_an_evaluation(runs):
-    points = probing_figures.progress_points(probing_figures.known_and_done(runs)).sort_values(["seed", "tasks"])
+    known = probing_figures.known_and_done(runs)
+    points = probing_figures.progress_points(known).sort_values(["seed", "tasks"])
     assert points["rule_accuracy"].tolist() == [0.0, 0.5, 0.1, 0.6]
     assert points["gain"].tolist() == pytest.approx([0.2, 0.4, 0.4, 0.0])
-    assert probing_figures.progress_points(probing_figures.known_and_done(runs), ahead=2)[
-        "gain"
-    ].tolist() == pytest.approx([0.6, 0.4])
+    assert probing_figures.progress_points(known, ahead=2)["gain"].tolist() == pytest.approx([0.6, 0.4])
 
 
 def test_progress_table_by_hand(runs):

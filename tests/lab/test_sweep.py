@@ -103,7 +103,9 @@ def test_an_arm_may_have_seeds_of_its_own(base_config, tmp_path):
     assert [config.seed for config in runs.values()] == [0, 0, 2]
 
 
-@pytest.mark.parametrize("text", ["seeds: 3\narms: {a: }", "arms: {a: {seeds: 3}}"])
+@pytest.mark.parametrize(
+    "text", ["seeds: 3", "seeds: 3\narms: {a: }", "arms: {a: {seeds: 3}}", "arms: {a: {seeds: []}}"]
+)
 def test_seeds_that_are_no_list_are_said(base_config, tmp_path, text):
     (tmp_path / "arms.yaml").write_text(f"config: {base_config[1]}\n{text}\n")
     with pytest.raises(ConfigError, match=r"'seeds' in .* must be a list"):

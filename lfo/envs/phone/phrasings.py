@@ -214,7 +214,7 @@ _SHAPES = {situation: _shape(situation) for situation in ("alternative", "mismat
 
 
 def situation_of(said: str) -> str:
-    """Which key of `PHRASINGS` a reply is, written as `spoken` does; another text has its status alone.
+    """Which key of `PHRASINGS` a reply is that is written as `spoken` does; what stands before a colon in other texts.
 
     The status is the same where a field is missing, where another will do instead and where a value is wrong.
     """

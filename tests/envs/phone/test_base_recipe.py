@@ -1,4 +1,4 @@
-"""data/base/recipe.py: what the base reads of an earlier attempt."""
+"""data/base/recipe.py: what the base reads of an earlier attempt, and what one practises that never reads a note."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from lfo.envs.phone.episode import PhoneEpisode, Rules
 from lfo.envs.phone.tools import PHONE, form, phone_call, search
 from lfo.types import Hangup, Malformed, Turn
 
-lesson = runpy.run_path(str(Path(__file__).resolve().parents[3] / "data" / "base" / "recipe.py"))["lesson"]
+recipe = runpy.run_path(str(Path(__file__).resolve().parents[3] / "data" / "base" / "recipe.py"))
+lesson = recipe["lesson"]
 
 
 def test_lessons_by_hand():
@@ -46,3 +47,17 @@ def test_no_lesson_carries_a_personal_value(world):
             lessons += bool(said)
             values += bool(said) and len(episode.collected)
     assert lessons > 80 and values > 200
+
+
+def test_a_base_without_notes_practises_whom_to_call_next_all_the_same():
+    """Once for each call that is supposed; no document has a note."""
+    rng, asked = random.Random(3), []
+    throwaway = recipe["throwaway_world"](rng, tasks=24)
+    for task in throwaway.tasks:
+        _, segments, intentions, _ = recipe["transcript"](throwaway, task, rng, 0)
+        texts = ["".join(text for text, _ in document) for document in (segments, *intentions)]
+        assert not any("<|note|>" in text for text in texts)
+        supposed = [text.count("<|tool|>") for text in texts[1:]]
+        assert len(set(supposed)) == len(supposed)
+        asked.append(len(intentions))
+    assert max(asked) > 1

@@ -121,15 +121,15 @@ def test_whatever_can_be_said_is_all_phrasings():
         assert {say(dice, situation, dice.random() < 0.5, **slots) for _ in range(2_000)} == set(texts)
 
 
-@pytest.mark.parametrize("name", PHRASINGS)
-def test_every_phrasing_tells_its_situation(name):
-    """Also those that share a status, and those with reasons."""
-    slots = {"dept": "Loans", "other": "name" if name == "alternative" else "Billing"}
-    whys = {"missing": {"abroad": "email", "joint_account": ""}, "routing": {"abroad": "Billing"}}
-    for because, fields in itertools.product((None, whys.get(name)), (["email"], ["email", "name", "billing_zip"])):
-        for text in in_all_ways(name, because, fields=fields, **slots):
-            assert situation_of(f"{SITUATION_STATUS[name]}: {text}") == name, text
-    assert situation_of("error: no such tool") == "error" and situation_of("Hello") == "Hello"
+def test_what_shares_a_status_is_told_apart_by_its_phrasing():
+    """A missing field, with reasons and without, another that will do, and a wrong value."""
+    why = {"abroad": "email", "joint_account": ""}
+    for name, because in (("missing", None), ("missing", why), ("alternative", None), ("mismatch", None)):
+        for fields in (["email"], ["email", "phone_number", "billing_zip"]):
+            for text in in_all_ways(name, because, dept="Loans", fields=fields, other="name"):
+                assert situation_of(f"auth_failed: {text}") == name, text
+    assert situation_of("routing_violation: Loans. Billing first.") == "routing"
+    assert situation_of("error: no such tool") == "error"
 
 
 @pytest.mark.parametrize("situation", ["missing", "mismatch"])
