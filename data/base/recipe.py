@@ -1,7 +1,7 @@
 """The recipe of the embedded base model: a tiny Qwen3 that knows the environment's language and none of its rules.
 
     python data/base/recipe.py --compile  # about 1.1 s a step on one core; resumes where it was stopped
-    python data/base/recipe.py --noted 0 --out build/base_without_notes  # after one round it copies too badly
+    python data/base/recipe.py --noted 0 --tokens 4000 --out build/base_without_notes  # after one round it copies badly
     python data/base/recipe.py --steps 50 --out build/base
 
 1. A byte-level BPE tokenizer whose lexicon (JSON keys, field names, goals, departments, two-digit
