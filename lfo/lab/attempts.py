@@ -59,15 +59,16 @@ def attempt_rows(player: Player, tasks: Sequence[Task], most: int) -> list[dict]
     return rows
 
 
-def attempt_table(runs: Runs, most: int = MOST) -> pd.DataFrame:
-    """Success within k attempts, medians over runs with 95% intervals, and calls per success, by arm and split.
+def attempt_table(runs: Runs, most: int = MOST, by: str | None = None) -> pd.DataFrame:
+    """Success within k attempts, medians over runs with 95% intervals, and calls per success, by arm and split, and by
+    `by` (level).
 
     calls per success: of all attempts up to the k-th; inf where none succeeds.
     """
     rows = []
     remedy = "run notebook 04, or `lfo.lab.attempts.measure_attempts` on the run folder"
     frame = with_companies(measurements(runs, ATTEMPTS, remedy), runs)
-    for named, part in parts(frame, "arm", "split"):
+    for named, part in parts(frame, "arm", "split", by):
         for k in range(1, most + 1):
             within = part[part["attempt"] <= k]
             found = estimate(best_of(part, k), ["success"])

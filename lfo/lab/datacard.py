@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from lfo.envs.phone.records import VARIATIONS
 from lfo.envs.phone.vocabulary import INDUSTRIES, industry_fields
 from lfo.envs.phone.world import LEVELS, SPLITS, World, load_world, save_world
 from lfo.types import RecordError
@@ -48,7 +49,7 @@ def company_counts(world: World) -> list[dict]:
     rows = []
     for industry in INDUSTRIES:
         ids = [c.company_id for c in world.companies.values() if c.industry == industry]
-        kinds = {k: sum(variation[c] == k for c in ids) for k in ("typical", "extra", "different")}
+        kinds = {k: sum(variation[c] == k for c in ids) for k in VARIATIONS}
         departments = sum(len(world.companies[c].departments) for c in ids)
         rows.append({"industry": industry, "companies": len(ids), **kinds, "departments": departments})
     total = {k: sum(r[k] for r in rows) for k in rows[0] if k != "industry"}
@@ -69,7 +70,7 @@ def _markdown(rows: list[dict]) -> str:
 def data_card(world: World) -> str:
     """README.md of a saved world, counted from the world itself."""
     total = company_counts(world)[-1]
-    shares = " / ".join(f"{total[k] / total['companies']:.0%}" for k in ("typical", "extra", "different"))
+    shares = " / ".join(f"{total[k] / total['companies']:.0%}" for k in VARIATIONS)
     complete = sum(len(p.values) == len(industry_fields(p.industry)) for p in world.profiles.values())
     return DATA_CARD.format(
         seed=world.seed,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -18,6 +18,8 @@ import pandas as pd
 import seaborn as sns
 
 from lfo.config import RunConfig
+from lfo.envs import make_environment
+from lfo.envs.phone.records import VARIATIONS
 from lfo.envs.phone.world import LEVELS
 from lfo.lab.hierarchy import (
     Curve,
@@ -36,6 +38,7 @@ from lfo.lab.hierarchy import (
     times_fewer,
 )
 from lfo.lab.reading import RUN, SPLIT_NAMES, Runs, alike, frame, spending
+from lfo.lab.statistics import in_percent
 from lfo.runs import RunFolder
 
 FROZEN, TRAINED = "frozen", "trained"
@@ -94,8 +97,8 @@ def _first(runs: Runs, **wanted: str) -> str:
 
 def summary(runs: Runs) -> pd.DataFrame:
     """Every arm's success, area over the `shared_tasks`, tasks and seconds to 70%, over all worlds; the same to 70% of
-    the truth; tasks to most of what the baseline ends with, and how many times fewer than its own; success in each
-    world; what was heard in training.
+    the truth; tasks to most of what the baseline ends with, and how many times fewer than its own; success at each
+    level and in each world; what was heard in training.
 
     median, low, high: over the runs, see `lfo.lab.hierarchy`; tasks are inf where the median run never arrives. All
     arms must have the same dials, and one of them be frozen and told the truth for what is "of_truth".
@@ -106,6 +109,9 @@ def summary(runs: Runs) -> pd.DataFrame:
         rows += _against_baseline(runs, curves, split)
         rows += _rows(runs, Study(curves), split, MEASURES | {"area": area_until(shared_tasks(runs))}, ALL)
         rows += _rows(runs, Study(relative_to(curves, told)), split, {OF_TRUTH: MEASURES["tasks_to_70"]}, ALL)
+        for level in LEVELS:
+            study = Study(read_curves(runs, split, (level,)))
+            rows += _rows(runs, study, split, {f"success_level_{level}": final}, ALL)
         for world in sorted({curve.world for curve in curves}):
             here = Study([curve for curve in curves if curve.world == world])
             rows += _rows(runs, here, split, {"success": final}, world)
@@ -197,7 +203,8 @@ def factorial_table(table: pd.DataFrame) -> pd.DataFrame:
         found = {(r["metric"], r["split"]): r for r in one.to_dict("records")}
         for (metric, name), (split, companies) in itertools.product(names.items(), SPLIT_NAMES.items()):
             cell = found.get((metric, split))
-            row[f"{name}, {companies.split()[0]}"] = _said(cell, share=metric != OF_TRUTH) if cell else ""
+            say = _tasks if metric == OF_TRUTH else _share
+            row[f"{name}, {companies.split()[0]}"] = say(cell) if cell else ""
         rows.append(row)
     return pd.DataFrame(rows)
 
@@ -218,11 +225,14 @@ def factor_table(table: pd.DataFrame) -> pd.DataFrame:
     return tasks.merge(factor, on=names, how="left").merge(seconds, on=names, how="left")
 
 
-def _said(cell: Mapping, share: bool) -> str:
-    """Median and interval as text, of a share in percent; what is infinite was never reached."""
-    numbers = (100 * cell[name] if share else cell[name] for name in ("median", "low", "high"))
-    median, low, high = ("never" if math.isinf(value) else f"{value:.0f}" for value in numbers)
-    return f"{median}{'%' if share else ''} [{low}, {high}]"
+def _tasks(cell: Mapping) -> str:
+    """Median and interval of sampled tasks as text; what is infinite was never reached."""
+    median, *ends = ("never" if math.isinf(cell[n]) else f"{cell[n]:.0f}" for n in ("median", "low", "high"))
+    return f"{median} [{', '.join(ends)}]"
+
+
+def _share(cell: Mapping) -> str:
+    return in_percent(cell["median"], cell["low"], cell["high"])
 
 
 def dial_table(table: pd.DataFrame, policy: str = FROZEN) -> pd.DataFrame:
@@ -231,7 +241,7 @@ def dial_table(table: pd.DataFrame, policy: str = FROZEN) -> pd.DataFrame:
     runs: of whoever has the fewest.
     """
     data = table.query("metric == 'success' and world == @ALL and policy == @policy")
-    said = [_said(row, share=True) for row in data.to_dict("records")]
+    said = [_share(row) for row in data.to_dict("records")]
     data = data.assign(said=said, companies=data["split"].map(SPLIT_NAMES))
     place = ["replies", "circumstances", "companies"]
     rows = data.pivot(index=place, columns="notes", values="said")[[n for n in ORDER if n in set(data["notes"])]]
@@ -245,14 +255,44 @@ def level_table(
 
     splits: with what their companies are called. by: as for `read_curves`.
     """
-    rows = []
-    for split, companies in splits.items():
-        for level in levels:
-            study = Study(read_curves(runs, split, (level,), by=by))
-            for arm in study.arms:
-                found = study.find(final, middle(arm), [arm])
-                rows.append({"arm": arm, "companies": companies, "level": level} | _numbers(found, "success"))
+    rows: list[dict] = []
+    for (split, companies), level in itertools.product(splits.items(), levels):
+        rows += _ends(read_curves(runs, split, (level,), by=by), companies=companies, level=level)
     return pd.DataFrame(rows)
+
+
+def rules_table(runs: Runs) -> pd.DataFrame:
+    """`level_table` by how a company's rules depart from those that are usual in its industry (typical | extra |
+    different), all levels."""
+    envs = {c.env.world_seed: c.env for c in (RunFolder(f).config for folders in runs.values() for f in folders)}
+    ruled: dict[tuple, set[str]] = defaultdict(set)
+    for seed, env in envs.items():
+        world = make_environment(env).world
+        for company in world.companies:
+            ruled[seed, world.variation(company)].add(company)
+    rows: list[dict] = []
+    for split, companies in SPLIT_NAMES.items():
+        curves = read_curves(runs, split)
+        for rules in VARIATIONS:
+            there = (curve.at(ruled[curve.world, rules]) for curve in curves)
+            rows += _ends([curve for curve in there if curve.companies], companies=companies, rules=rules)
+    return pd.DataFrame(rows)
+
+
+def _ends(curves: Sequence[Curve], **named) -> Iterator[dict]:
+    study = Study(curves)
+    for arm in study.arms:
+        yield {"arm": arm} | named | _numbers(study.find(final, middle(arm), [arm]), "success")
+
+
+def overview(table: pd.DataFrame, part: str) -> pd.DataFrame:
+    """A `level_table`, or a `rules_table`, as text: a row per arm and companies, a column for each level, or kind of
+    rules."""
+    said = [in_percent(*row) for row in table[["success", "low", "high"]].to_numpy()]
+    rows = table.assign(said=said).pivot(index=["companies", "arm"], columns=part, values="said")
+    order = [list(dict.fromkeys(table[name])) for name in ("companies", "arm")]
+    rows = rows.reindex(pd.MultiIndex.from_product(order, names=["companies", "arm"])).dropna(how="all")
+    return rows[list(dict.fromkeys(table[part]))].rename(columns=lambda name: f"{part} {name}").reset_index()
 
 
 # --- figures ---------------------------------------------------------------------------------
@@ -305,9 +345,10 @@ def phase_figure(table: pd.DataFrame, policy: str = FROZEN) -> plt.Figure:
     return fig
 
 
-def curve_figure(runs: Runs, against: str = "tasks") -> plt.Figure:
-    """Success against what it cost: sampled tasks, episodes, tokens (sampled and trained) or seconds; medians. Of more
-    arms than there are colours, frozen policies stand in a row of panels above those that are trained."""
+def curve_figure(runs: Runs, against: str = "tasks", kind: str = "success") -> plt.Figure:
+    """Success, or what else rows of metrics of this kind say, against what it cost: sampled tasks, episodes, tokens
+    (sampled and trained) or seconds; medians. Of more arms than there are colours, frozen policies stand in a row of
+    panels above those that are trained."""
     looks, apart = looks_of(runs), len(runs) > len(sns.color_palette())
     policies = {arm: f"policy {about(runs, arm)['policy']}, " if apart else "" for arm in runs}
     rows = sorted(set(policies.values())) or [""]  # nothing to be drawn
@@ -315,7 +356,7 @@ def curve_figure(runs: Runs, against: str = "tasks") -> plt.Figure:
     fig, axes = plt.subplots(len(rows), 2, figsize=size, sharex=True, sharey=True, squeeze=False, layout="constrained")
     for row, policy in zip(axes, rows, strict=True):
         part = {arm: folders for arm, folders in runs.items() if policies[arm] == policy}
-        draw_curves(row, part, {split: policy + title for split, title in SPLIT_NAMES.items()}, against, looks)
+        draw_curves(row, part, {split: policy + title for split, title in SPLIT_NAMES.items()}, against, looks, kind)
     return fig
 
 
@@ -338,7 +379,7 @@ def draw_curves(
                 low, high = success.min(axis=0), success.max(axis=0)
                 ax.fill_between(grid, low, high, color=look["color"], alpha=0.08, lw=0)
         ax.set(title=title, xlabel=AGAINST[against], ylim=(-0.02, 1.02))
-    axes[0].set_ylabel("success, greedy")
+    axes[0].set_ylabel(KINDS[kind][1])
     if axes[-1].lines:
         axes[-1].legend(title="median and range of runs", fontsize="small", loc="upper left", bbox_to_anchor=(1.01, 1))
 
@@ -358,6 +399,12 @@ def looks_of(runs: Runs) -> dict[str, dict]:
     return looks
 
 
+# Rows of metrics that can be drawn: what they call their number, and what it is.
+KINDS = {
+    "success": ("success", "success, greedy"),
+    "unaided": ("success", "success without notes, greedy"),
+    "rules": ("rule_accuracy", "known replies to calls on the ways"),
+}
 AGAINST = {
     "tasks": "sampled tasks",
     "episodes": "episodes",
@@ -378,10 +425,10 @@ def _aligned(folders: Sequence[str | Path], split: str, against: str, kind: str)
 
 
 def cost_curve(folder: str | Path, split: str, against: str, kind: str = "success") -> tuple[np.ndarray, np.ndarray]:
-    """What a run had cost at each of its evaluations on a split, and its success there, or another kind of it."""
+    """What a run had cost at each of its evaluations on a split, and its success there, or another of `KINDS`."""
     costs, shares = [], []
     for spent, row in spending(RunFolder(folder), against):
-        if row["kind"] == kind and row["split"] == split and row["level"] == 0:
+        if row["kind"] == kind and row["split"] == split and row.get("level", 0) == 0:
             costs.append(spent)
-            shares.append(row["success"])
+            shares.append(row[KINDS[kind][0]])
     return np.array(costs), np.array(shares)

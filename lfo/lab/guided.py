@@ -12,7 +12,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import seaborn as sns
 
-from lfo.lab.factorial import draw_curves, looks_of
+from lfo.lab.factorial import KINDS, draw_curves, looks_of
 from lfo.lab.hierarchy import Study, final, middle, read_curves
 from lfo.lab.reading import SPLIT_NAMES, Runs, aligned, by_run, count_runs, frame
 from lfo.lab.statistics import together
@@ -90,7 +90,7 @@ def unaided_figure(runs: Runs) -> plt.Figure:
     looks = looks_of({**bare, **noted})
     for part, kind in ((bare, "success"), (noted, "unaided")):
         draw_curves(axes, part, SPLIT_NAMES, "tasks", looks, kind)
-    axes[0].set_ylabel("success without notes, greedy")
+    axes[0].set_ylabel(KINDS["unaided"][1])
     return fig
 
 

@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import math
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -46,6 +46,13 @@ class Curve:
     successes: np.ndarray
     companies: tuple[str, ...]
     reference: np.ndarray | None = None
+
+    def at(self, companies: Collection[str]) -> Curve:
+        """The same of the tasks at these companies alone."""
+        chosen = [i for i, company in enumerate(self.companies) if company in companies]
+        reference = None if self.reference is None else self.reference[chosen]
+        owners = tuple(self.companies[i] for i in chosen)
+        return dataclasses.replace(self, successes=self.successes[:, chosen], companies=owners, reference=reference)
 
     def success(self, weights: np.ndarray) -> np.ndarray:
         """(E, D): at every evaluation, over tasks that count so often (T, D), as a share where there is a reference.

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from lfo import config
-from lfo.lab.statistics import REFUTED, SUPPORTED, together
+from lfo.lab.statistics import REFUTED, SUPPORTED, in_percent, together
 
 
 class PageError(ValueError):
@@ -48,13 +48,23 @@ TABLES = {
     "Success, greedy, all levels; sampled tasks, dropped ones included; median and 95% interval of a "
     "hierarchical bootstrap over worlds, runs, companies and tasks.\n"
     "[Notebook 04](../notebooks/04_transfer_eval.ipynb) says what each arm is.",
+    "04_levels": "### By level\n\n"
+    "Success at the end by level: one call (1, 2), two (3), a field that the user lacks (4), three or four\n"
+    "departments (5); medians over the runs with 95% intervals:",
+    "04_rules": "### By how unusual a company's rules are\n\n"
+    "The same by a company's rules: usual in its trade (`typical`), with a field of their own (`extra`), or drawn\n"
+    "anew (`different`), of which nothing can be known before the company was called:",
     "04_factor": "### Tasks to nine tenths of the baseline\n\n"
     "Sampled tasks to nine tenths of what the baseline ends with after its 800, and how many times fewer\n"
     "than the baseline's own that is (described, not judged; no interval where many draws never arrive):",
     "04_behaviour": "### What is done\n\n"
     "At the last evaluation, medians over the runs; [metrics.md](metrics.md) says what each is:",
     "04_costs": "### What it costs\n\n"
-    "Tokens of a sampled task, and seconds as multiples of the baseline's where both ran on one kind of machine:",
+    "Tokens of a sampled task, and seconds as multiples of the baseline's where both ran on one kind of machine;\n"
+    "calls of a rollout, replies of which somebody learns, and different calls heard in all:",
+    "04_known": "### How fast it is known what would be answered\n\n"
+    "Of calls on the ways of held-out tasks, the share whose reply is known after so many tasks\n"
+    "([curves](../results/04_known.png) of frozen policies); intervals know of worlds and runs alone:",
     "04_knowledge": "### What is known\n\n"
     "What is known at the end, as shares that mean the right thing: of calls on the ways of held-out\n"
     "tasks, and of what was really answered to each arm's own calls, by kind; beside calls that were learned:",
@@ -89,10 +99,17 @@ TABLES = {
     "Success by whether a task at the company was sampled in training, and how its rules depart from the\n"
     "usual ones:",
     "04_attempts": "### Another try\n\nSuccess within k attempts, and calls per success:",
+    "04_second_attempts": "### Two attempts, by level\n\nSuccess within two attempts:",
     "08_overview": "### Feedback\n\n"
     "Feedback-guided DAPO, first attempts, which read no feedback but the notes of who says some "
     "([notebook 08](../notebooks/08_feedback_guided_dapo.ipynb)):",
     "08_verdicts": "### Claims about feedback\n\nWhat becomes of its claims:",
+    "08_questions": "### Feedback: five questions\n\nWhat its claims answer:",
+    "08_feedback": "### Feedback: in training\n\n"
+    "First tries, rollouts that read feedback, by place in the group, and why attempts failed; medians over the runs:",
+    "08_levels": "### Feedback: by level\n\nSuccess at the end by level, as above:",
+    "08_attempts": "### Feedback: another try\n\nSuccess within k attempts; from the second on feedback is read:",
+    "08_costs": "### Feedback: what it costs\n\nAs above:",
     "08_unaided": "### Feedback: what policies do without notes\n\n"
     "Trained policies without any note at the end ([curves](../results/08_unaided.png)); with notes: the same\n"
     "episodes with those that they were trained with:",
@@ -178,8 +195,7 @@ def _percent(row: Mapping[str, str] | None) -> str:
     """Median and interval of a share, in percent."""
     if row is None:
         return ""
-    median, low, high = (f"{100 * float(row[name]):.0f}" for name in ("median", "low", "high"))
-    return f"{median}% [{low}, {high}]"
+    return in_percent(*(float(row[name]) for name in ("median", "low", "high")))
 
 
 def _verdicts(results: Path) -> str:

@@ -16,7 +16,7 @@ from lfo.lab import factorial
 from lfo.lab.factorial import draw_curves
 from lfo.lab.hierarchy import Finding, Measure, Study, final, lead, middle, read_curves
 from lfo.lab.reading import SPLIT_NAMES, TEMPLATE_NAMES, Runs
-from lfo.lab.small_factorial import said
+from lfo.lab.statistics import in_percent
 from lfo.runs import RunFolder
 
 SPLITS = {"validation": "known machines (validation)", "test": "new machines (test)"}  # of house tools
@@ -67,7 +67,7 @@ def _found(study: Study, measure: Measure, arm: str) -> Finding:
 
 
 def _text(found: Finding) -> str:
-    return said(found.value, found.low, found.high)
+    return in_percent(found.value, found.low, found.high)
 
 
 def objectives_figure(shell: Runs, phone: Runs, against: str = "episodes") -> plt.Figure:

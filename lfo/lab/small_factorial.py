@@ -17,6 +17,7 @@ from lfo.lab.attempts import measure_attempts
 from lfo.lab.factorial import FROZEN, NOTHING, TRUTH, WORLD_MODEL, about, draw_bars
 from lfo.lab.hierarchy import Finding, Measure, Study, curves_of, final, lead, middle, number, read_curves, tasks_of
 from lfo.lab.reading import Runs
+from lfo.lab.statistics import in_percent
 from lfo.runs import RunFolder
 
 NOTES = (NOTHING, "table", WORLD_MODEL, "feedback", TRUTH)
@@ -95,14 +96,9 @@ def factorial_table(found: pd.DataFrame, splits: Splits) -> pd.DataFrame:
         row = {"arm": arm, "notes by": notes, "policy": policy, "runs": part["runs"].max()}
         for split, name in splits.items():
             cell = part[part["split"] == split]
-            row[name] = said(*cell[["success", "low", "high"]].to_numpy()[0]) if len(cell) else ""
+            row[name] = in_percent(*cell[["success", "low", "high"]].to_numpy()[0]) if len(cell) else ""
         rows.append(row)
     return pd.DataFrame(rows, columns=["arm", "notes by", "policy", "runs", *splits.values()])
-
-
-def said(value: float, low: float, high: float) -> str:
-    """A share and its interval in percent."""
-    return f"{100 * value:.0f}% [{100 * low:.0f}, {100 * high:.0f}]"
 
 
 def factorial_figure(

@@ -61,6 +61,11 @@ def bootstrap_interval(sample: Sequence, statistic: Callable[..., float]) -> tup
     return float(low), float(high)
 
 
+def in_percent(value: float, low: float, high: float) -> str:
+    """A share and its interval as text."""
+    return f"{100 * value:.0f}% [{100 * low:.0f}, {100 * high:.0f}]"
+
+
 def pass_hat_k(successes: Sequence[int], trials: int, k: int) -> float:
     """pass^k: the chance that k episodes of a task all succeed, mean over tasks (tau-bench, arXiv 2406.12045, eq. 1).
 

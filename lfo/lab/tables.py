@@ -11,15 +11,16 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from lfo.lab.hierarchy import Curve, curves_of
+from lfo.lab.hierarchy import Curve, Study, curves_of, middle, number
 from lfo.lab.reading import RUN, SPLIT_NAMES, Runs, alike, arrivals, count_runs, frame, spending, success_frame
-from lfo.lab.statistics import kaplan_meier_median
+from lfo.lab.statistics import in_percent, kaplan_meier_median
 from lfo.proportions import wilson
 from lfo.runs import RunError, RunFolder
 
 THRESHOLDS = (0.5, 0.7, 0.9)
 WAYS = {"rule_accuracy": "ways", "rule_accuracy_typical": "usual", "rule_accuracy_way": "routing"}
 EACH = ["arm", *RUN]  # what tells runs apart
+HEARD = {"train_calls_per_task": "mean", "replies_per_rollout": "mean", "examples_seen": "max"}  # logged in every step
 
 
 # --- how fast --------------------------------------------------------------------------------
@@ -136,6 +137,23 @@ def known(runs: Runs, split: str) -> list[Curve]:
     return curves_of(rows.assign(task_id="", company_id=""), ["rule_accuracy"])
 
 
+def known_table(runs: Runs, tasks: Sequence[int] = (40, 80, 160, 320)) -> pd.DataFrame:
+    """How fast is it known what would be answered? Shares as in `known`, after so many sampled tasks: medians over the
+    runs with 95% intervals over worlds and runs; arms that were not evaluated there are left out."""
+    rows, rules = [], frame(runs, "rules")
+    for split, companies in SPLIT_NAMES.items() if len(rules) else ():
+        there = rules[rules["split"] == split].pivot(index=EACH, columns="tasks", values="rule_accuracy")
+        there = there.reindex(columns=list(tasks)).dropna().reset_index().assign(task_id="", company_id="")
+        study = Study(curves_of(there, tasks))
+        for arm in study.arms:
+            each = [study.find(number(place), middle(arm), [arm]) for place in range(len(tasks))]
+            shares = {
+                f"{n} tasks": in_percent(one.value, one.low, one.high) for n, one in zip(tasks, each, strict=True)
+            }
+            rows.append({"companies": companies, "arm": arm, "runs": each[0].runs} | shares)
+    return pd.DataFrame(rows, columns=["companies", "arm", "runs", *(f"{count} tasks" for count in tasks)])
+
+
 GAINS = {"gain": "mean", "least": "min", "most": "max", "ahead": lambda gains: (gains > 0).sum()}
 
 
@@ -192,6 +210,8 @@ def sweep_table(folders: Sequence[str | Path], split: str = "validation") -> pd.
 def compute_table(runs: Runs) -> pd.DataFrame:
     """What the arms cost per sampled task, and as multiples of the first arm's: tokens sampled and trained on, and
     seconds as `pace_table` compares them. groups kept: the share that taught anything, of those that were sampled.
+    calls, replies per rollout: how many were made, and how many of them a world model or a memory heard. calls heard:
+    different ones in all, those of scouts as well.
 
     Medians over the runs. Tokens of dreams are counted, dreamt tasks apart from the sampled ones. A baseline of equal
     compute is the first arm with so many more rollouts of a task (`rollout.group_size`) as the other's tokens are.
@@ -203,13 +223,16 @@ def compute_table(runs: Runs) -> pd.DataFrame:
     if not set(kinds) <= set(steps) or steps[list(kinds)].isna().any(axis=None):
         raise RunError("a run was trained before tokens were counted; train it again to compare what arms cost.")
     steps = steps.assign(dreamt=steps.get("dreamt_groups", 0.0)).fillna({"dreamt": 0.0})
-    sums = {"tasks": "max", **dict.fromkeys((*kinds, "dreamt", "groups_kept", "groups_sampled"), "sum")}
+    steps = steps.reindex(columns=[*steps, *(name for name in HEARD if name not in steps)])
+    sums = {"tasks": "max", **dict.fromkeys((*kinds, "dreamt", "groups_kept", "groups_sampled"), "sum"), **HEARD}
     each = steps.groupby(EACH, sort=False).agg(sums).reset_index()
     rows: list[dict] = []
     for arm, part in each.groupby("arm", sort=False):
         tasks, dreamt = (int(part[name].median()) for name in ("tasks", "dreamt"))
         kept = (part["groups_kept"] / part["groups_sampled"]).median()
         row = {"arm": arm, "runs": len(part), "tasks": tasks, "dreamt tasks": dreamt, "groups kept": kept}
+        calls, replies, heard = part[list(HEARD)].median()
+        row |= {"calls per rollout": calls, "replies per rollout": replies, "calls heard": heard}
         for kind in kinds:
             name = kind.replace("_", " ")
             row[f"{name} per task"] = (part[kind] / part["tasks"]).median()

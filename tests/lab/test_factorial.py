@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 
 from lfo.config import RunConfig, as_dict, build
+from lfo.envs import make_environment
 from lfo.lab import factorial, figures
 from lfo.lab.factorial import FROZEN, NOTHING, PLACEBO, TRAINED, TRUTH, WORLD_MODEL, facts
 from lfo.lab.hierarchy import tasks_of
@@ -165,7 +166,8 @@ def test_what_the_baseline_ends_with_can_be_reached(summary):
 
 def test_without_the_truth_nothing_is_relative_to_it(runs):
     table = factorial.summary({"imagine": runs["imagine"]})
-    assert set(table["metric"]) == {"success", "area", "tasks_to_70", "seconds_to_70"}
+    metrics = {name for name in table["metric"] if not name.startswith("success_level_")}
+    assert metrics == {"success", "area", "tasks_to_70", "seconds_to_70"}
 
 
 def test_seconds_to_the_same_success(tmp_path):
@@ -239,6 +241,15 @@ def test_the_factorial_in_words(summary):
     assert alone["tasks to 70% of the truth, new"].eq("").all()
 
 
+def test_the_summary_has_success_by_level(runs, summary):
+    rows = summary[summary["metric"].str.startswith("success_level_")]
+    found = {(r.arm, SPLIT_NAMES[r.split], r.metric): (r.median, r.low, r.high, r.runs) for r in rows.itertuples()}
+    levels = factorial.level_table(runs).itertuples()
+    assert len(rows) == len(found) and found == {
+        (r.arm, r.companies, f"success_level_{r.level}"): (r.success, r.low, r.high, r.runs) for r in levels
+    }
+
+
 def test_success_by_level(tmp_path):
     """Who serves tasks of level 3 and no other."""
     config = build(RunConfig, {})
@@ -247,6 +258,25 @@ def test_success_by_level(tmp_path):
     table = factorial.level_table({"three": [write_run(tmp_path / "three" / "seed0", {}, outcomes)]})
     assert table.groupby("level")["success"].max().to_dict() == {1: 0, 2: 0, 3: 1, 4: 0, 5: 0}
     assert len(table) == 10 and table[["low", "high"]].to_numpy().tolist() == [[s, s] for s in table["success"]]
+    said = factorial.overview(table, "level")
+    assert list(said.columns) == ["companies", "arm", *(f"level {n}" for n in range(1, 6))]
+    assert said[["companies", "arm"]].to_numpy().tolist() == [[name, "three"] for name in SPLIT_NAMES.values()]
+    assert said["level 3"].tolist() == ["100% [100, 100]"] * 2 and said["level 2"].tolist() == ["0% [0, 0]"] * 2
+
+
+def test_success_by_how_unusual_the_rules_are(tmp_path):
+    """Who serves companies that do as is usual in their trade; of the second world there is one task, at another."""
+    runs: dict[str, list[Path]] = {"usual": []}
+    for seed, count in ((0, None), (1, 1)):
+        env = build(RunConfig, {"env": {"world_seed": seed}}).env
+        world, tasks = make_environment(env).world, tasks_of(env, "test")[:count]
+        usual = [int(world.variation(task.company_id) == "typical") for task in tasks]
+        outcomes = {"test": ["".join(map(str, usual))]}
+        runs["usual"].append(write_run(tmp_path / f"world{seed}", {}, outcomes, seed))
+    found = factorial.rules_table(runs).set_index("rules")
+    assert set(found["companies"]) == {SPLIT_NAMES["test"]}
+    assert found["success"].to_dict() == {"typical": 1, "extra": 0, "different": 0}
+    assert found["runs"].to_dict() == {"typical": 1, "extra": 2, "different": 1}
 
 
 # --- figures ---------------------------------------------------------------------------------
@@ -345,6 +375,15 @@ def test_arms_of_any_number_can_be_drawn(runs):
     lines = [line for ax in known for line in ax.get_lines()]
     assert len(lines) == 12 and len({(line.get_color(), line.get_marker()) for line in lines}) == 12
     assert sorted(line.get_marker() for line in lines) == ["o"] * 10 + ["s"] * 2
+
+
+def test_what_is_known_is_drawn_against_tasks(tmp_path):
+    folder = write_run(tmp_path / "arm" / "seed0", {}, {"test": ["0", "0"]})
+    known = [{"kind": "rules", "tasks": 40 * i, "split": "test", "rule_accuracy": 0.5 * i} for i in range(2)]
+    RunFolder(folder).log(known)
+    ax, new = factorial.curve_figure({"arm": [folder]}, kind="rules").axes
+    assert new.get_lines()[0].get_xydata().tolist() == [[0, 0], [40, 0.5]] and not ax.get_lines()
+    assert ax.get_ylabel().startswith("known replies")
 
 
 def test_of_no_arms_the_panels_are_empty():

@@ -279,6 +279,25 @@ def test_trained_stands_beside_untrained(tmp_path):
     assert math.isnan(table.loc["auth_failed", "trained"]) and tables.untrained_table({}).empty
 
 
+def test_how_fast_it_is_known_what_would_be_answered(tmp_path):
+    """Of two worlds one run knows half as much as the other; an arm that was evaluated once is left out."""
+    runs: dict[str, list[Path]] = {"memory": [], "once": []}
+    for arm, world, shares in (("memory", 1, (0.5, 1.0)), ("memory", 2, (0.25, 0.5)), ("once", 1, (0.5,))):
+        folder = tmp_path / arm / f"world{world}"
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text(json.dumps(as_dict(build(RunConfig, {"env": {"world_seed": world}}))))
+        rows = [
+            {"kind": "rules", "tasks": 8 * i, "split": "test", "rule_accuracy": s}
+            for i, s in enumerate(shares, start=1)
+        ]
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        runs[arm].append(folder)
+    (row,) = tables.known_table(runs, (8, 16)).to_dict("records")
+    assert (row["arm"], row["companies"], row["runs"]) == ("memory", "new companies (test)", 2)
+    assert (row["8 tasks"], row["16 tasks"]) == ("38% [25, 50]", "75% [50, 100]")
+    assert tables.known_table({}).empty
+
+
 def test_what_reasons_are_worth(tmp_path):
     """Compared are runs of the same world and seed: of three worlds with reasons two were run with lists, one of which
     lost. At 0 circumstances there are no reasons."""
@@ -360,6 +379,19 @@ def test_what_arms_cost_by_hand(runs):
     assert (plain["trained tokens, multiple"], dual["trained tokens, multiple"]) == (1.0, 3.0)
     assert dual["sampled tokens, multiple"] == 1.0 and dual["groups kept"] == 3 / 6
     assert (plain["dreamt tasks"], dual["dreamt tasks"]) == (0, 0)
+    assert math.isnan(plain["calls heard"]), "these steps do not say"
+
+
+def test_what_arms_heard_by_hand(runs):
+    """The first step hears three different calls, every later one one more."""
+    for folder in runs["dual"]:
+        path = folder / "metrics.jsonl"
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        for count, row in enumerate(row for row in rows if row["kind"] == "step"):
+            row |= {"train_calls_per_task": 1.0 + count % 2, "replies_per_rollout": 1.0, "examples_seen": 3 + count}
+        path.write_text("".join(json.dumps(r) + "\n" for r in rows))
+    (dual,) = tables.compute_table({"dual": runs["dual"]}).to_dict("records")
+    assert [dual[name] for name in ("calls per rollout", "replies per rollout", "calls heard")] == [1.5, 1.0, 12]
 
 
 def test_dreamt_tasks_are_reported_beside_the_real_ones(runs):

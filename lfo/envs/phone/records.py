@@ -32,6 +32,9 @@ class Company(Record):
     departments: tuple[Department, ...]
 
 
+VARIATIONS = ("typical", "extra", "different")  # how a company's rules depart from the usual ones of its industry
+
+
 @dataclasses.dataclass(frozen=True)
 class HiddenRule(Record):
     """What one department of one company demands. Only the CSR simulator and the oracle read it.
@@ -46,7 +49,7 @@ class HiddenRule(Record):
     required: tuple[str, ...]
     alternative: str
     after: str
-    variation: str  # typical | extra | different; free in throw-away worlds
+    variation: str  # one of VARIATIONS; free in throw-away worlds
 
 
 @dataclasses.dataclass(frozen=True)
