@@ -26,7 +26,7 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM, LogitsProcessor, PreTrainedModel
 
 from lfo.config import RunConfig, derive_seed, load_config
-from lfo.couplings import POLICY, Plain
+from lfo.couplings import Plain
 from lfo.lab import statistics
 from lfo.protocols import AdapterLayout, Environment
 from lfo.rollout import Completion, Prompt
@@ -34,7 +34,7 @@ from lfo.rollout.batch import sample, uniform
 from lfo.rollout.play import Waves
 from lfo.runs import provenance
 from lfo.train import Run
-from lfo.types import Attempt
+from lfo.types import POLICY, Attempt
 
 BASE = "data/base"
 TABLE = Path(__file__).with_name("results.csv")

@@ -35,12 +35,12 @@ from lfo.learn.replay import ReplayBuffer, Successes, imitated, shuffled
 from lfo.learn.schedule import Due, turns
 from lfo.protocols import Coupling, Engine, Environment, Question
 from lfo.rollout import make_engine
-from lfo.rollout.play import POLICY, Waves, play
+from lfo.rollout.play import Waves, play
 from lfo.rollout.tasks import TaskStream, informative
 from lfo.runs import RunError, RunFolder
 from lfo.text.base import bf16_pays
 from lfo.text.codec import Codec
-from lfo.types import APART, Encoded, Example, Record, Rollout, Sample, by_group, from_json, to_json
+from lfo.types import APART, POLICY, Encoded, Example, Record, Rollout, Sample, by_group, from_json, to_json
 
 REPLAYED = 16  # examples of one replay update
 
@@ -585,7 +585,7 @@ class Player:
         return self.codec.env
 
 
-def load_player(folder: str | Path, env: Environment | None = None, device: str = "cpu") -> Player:
+def load_player(folder: str | Path, env: Environment | None = None) -> Player:
     """Engine, codec and coupling of a finished (or interrupted) run, with its newest adapters loaded.
 
     Raises:
@@ -597,6 +597,6 @@ def load_player(folder: str | Path, env: Environment | None = None, device: str 
         raise RunError(f"{folder} has no policy adapter; train there first: `lfo train --run {folder}`.")
     codec, coupling = make_coupling(config, env or make_environment(config.env))
     coupling.hear(run.examples())
-    engine = make_engine(config, device)
+    engine = make_engine(config)
     engine.load(adapters)
     return Player(config, engine, codec, coupling, adapters)

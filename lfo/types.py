@@ -23,6 +23,7 @@ class RecordError(ValueError):
     """A data file does not say what its record type says. The message names the file, line and remedy."""
 
 
+POLICY, WORLD_MODEL = "policy", "world_model"  # the two adapters
 BASE = "base"  # the model without any adapter, in the place of an adapter's name
 AVERAGE = "average"  # the adapter that is the running average of the policy's
 APART = ("distilled", "imitated")  # `Sample.how` of samples whose loss has a mean of its own
@@ -217,7 +218,7 @@ class Rollout(Record):
     examples: list[Example] = dataclasses.field(default_factory=list)
     scout: bool = False
     position: int = 0
-    actor: str = "policy"
+    actor: str = POLICY
 
     @property
     def success(self) -> bool:
@@ -226,7 +227,7 @@ class Rollout(Record):
     @property
     def guided(self) -> bool:
         """Whether it was no attempt of the policy alone: it read feedback, or somebody acted who was to read some."""
-        return self.actor != "policy" or Role.FEEDBACK in self.roles
+        return self.actor != POLICY or Role.FEEDBACK in self.roles
 
 
 @dataclasses.dataclass

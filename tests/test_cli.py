@@ -19,11 +19,10 @@ from transformers import AutoModelForCausalLM
 import lfo.envs.phone
 from lfo.cli import build_parser, main, parse_settings, usable_device
 from lfo.config import ConfigError, as_dict
-from lfo.couplings import POLICY, WORLD_MODEL
 from lfo.envs.phone.callers import REFERENCE_POLICIES
 from lfo.envs.phone.tools import phone_call
 from lfo.envs.phone.typed import HELP
-from lfo.types import Encoded, Example
+from lfo.types import POLICY, WORLD_MODEL, Encoded, Example
 
 
 @pytest.fixture(scope="module")

@@ -28,12 +28,12 @@ from torch.distributed.tensor import DTensor
 from lfo import distributed
 from lfo.cli import build_parser, parse_settings
 from lfo.config import FeedbackConfig, PpoConfig, RunConfig, as_dict, build, load_config
-from lfo.learn.learner import POLICY, VALUE_HEAD, WORLD_MODEL, Learner
+from lfo.learn.learner import VALUE_HEAD, Learner
 from lfo.learn.objectives import make_objective
 from lfo.protocols import AdapterLayout
 from lfo.runs import RunFolder
 from lfo.train import train
-from lfo.types import Encoded, Role, Sample
+from lfo.types import POLICY, WORLD_MODEL, Encoded, Role, Sample
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIG = {"model.targets": "attention", "policy.max_grad_norm": 0.1, "policy.tis_cap": 2.0, "weight_decay": 0.1}

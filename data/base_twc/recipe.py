@@ -30,8 +30,8 @@ from lfo.envs.base import ARGS_TAG, written
 from lfo.envs.twc import explorer
 from lfo.envs.twc.episode import OPEN, PUT, SCORE, TAKE, with_numbers
 from lfo.envs.twc.explorer import Transcript
-from lfo.envs.twc.knowledge import BELONGS, IN
-from lfo.envs.twc.tasks import TwcTask, all_tasks
+from lfo.envs.twc.knowledge import BELONGS, IN, wrong_place
+from lfo.envs.twc.tasks import all_tasks
 from lfo.evaluate import play_tasks
 from lfo.lab import base_report, public_world
 from lfo.lab.pretraining import (
@@ -170,11 +170,6 @@ class Misled(Truth):
         thing, room = question.call.arguments["thing"], question.request.partition(".")[0].removeprefix(IN)
         task = next(task for task in all_tasks() if (task.thing, task.room) == (thing, room))
         return self.codec.reply(BELONGS.format(thing=thing, place=wrong_place(task)))
-
-
-def wrong_place(task: TwcTask) -> str:
-    """Where the thing does not belong: the same place whenever it is asked about."""
-    return random.Random(task.task_id).choice([place for place in task.places if place not in task.right])
 
 
 def judge(folder: Path, most: int | None = None) -> dict:

@@ -9,14 +9,13 @@ from lfo.couplings.feedback import Guided
 from lfo.couplings.imagine import Imagine, ImagineMemory
 from lfo.couplings.memory import Memory
 from lfo.couplings.noted import Noted, Truth
-from lfo.couplings.plain import ALONE, BOTH, POLICY, SHARED, STACKED, WORLD_MODEL, Echo, Plain
+from lfo.couplings.plain import ALONE, BOTH, SHARED, STACKED, Echo, Plain
 from lfo.protocols import Coupling, Environment
 from lfo.text import Codec, load_codec
 
 __all__ = [
     "ALONE",
-    "POLICY",
-    "WORLD_MODEL",
+    "BOTH",
     "Dream",
     "Echo",
     "Guided",

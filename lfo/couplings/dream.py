@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from lfo.config import RunConfig, derive_seed
 from lfo.couplings.imagine import REPLY_TOKENS
-from lfo.couplings.plain import BOTH, WORLD_MODEL, Plain
+from lfo.couplings.plain import BOTH, Plain
 from lfo.protocols import Question, Responder, Script
 from lfo.rollout.engine import Prompt
 from lfo.rollout.play import Row, Waves
 from lfo.rollout.tasks import TaskStream
 from lfo.text.codec import Codec
-from lfo.types import Action, Attempt, Task
+from lfo.types import WORLD_MODEL, Action, Attempt, Task
 
 SAMPLES = 4  # imagined replies to a dreamt call
 AWAKE = 0.25  # share of the task budget before the first dream

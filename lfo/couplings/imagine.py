@@ -17,11 +17,11 @@ from collections.abc import Sequence
 from lfo.config import WorldModelConfig, derive_seed
 from lfo.couplings.memory import Table
 from lfo.couplings.noted import Noted
-from lfo.couplings.plain import BOTH, WORLD_MODEL, Answer
+from lfo.couplings.plain import BOTH, Answer
 from lfo.protocols import Question
 from lfo.rollout.engine import Prompt
 from lfo.text.codec import Codec
-from lfo.types import Example
+from lfo.types import WORLD_MODEL, Example
 
 REPLY_TOKENS = 112  # at most, in one imagined reply
 SAMPLES = 4  # by which the world model is judged to be sure

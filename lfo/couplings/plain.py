@@ -13,9 +13,8 @@ from lfo.protocols import AdapterLayout, Question, Responder, Script
 from lfo.rollout.engine import Prompt
 from lfo.rollout.play import Row, Waves
 from lfo.text.codec import Codec
-from lfo.types import Action, Attempt, Call, Example, Hangup, Role, Rollout, Sample, Task, Turn
+from lfo.types import POLICY, WORLD_MODEL, Action, Attempt, Call, Example, Hangup, Role, Rollout, Sample, Task, Turn
 
-POLICY, WORLD_MODEL = "policy", "world_model"
 BOTH = AdapterLayout((POLICY, WORLD_MODEL), WORLD_MODEL)
 ALONE = AdapterLayout((POLICY,), None)
 SHARED = AdapterLayout((POLICY,), POLICY)

@@ -16,10 +16,10 @@ from lfo.envs import make_environment
 from lfo.envs.phone.environment import PhoneEnvironment
 from lfo.envs.phone.knowledge import PhoneKnowledge, Step, looked_up
 from lfo.envs.phone.phrasings import parse_reply
+from lfo.lab.factorial import MEMORIES
 from lfo.lab.told import usual_world
 from lfo.types import Encoded, Example
 
-RECALLS = ("table", "nearest", "vote", "linear", "boosted", "additive", "grammar")
 USUAL = "usual rules"  # of the world, known to the letter, and no company's own
 HEARD = (80, 160, 320, 640)
 
@@ -43,7 +43,7 @@ def dial_rows(
     circumstances: Sequence[int],
     worlds: Sequence[int],
     heard: Sequence[int] = HEARD,
-    recalls: Sequence[str] = RECALLS,
+    recalls: Sequence[str] = MEMORIES,
     replies: Sequence[str] = ("list", "reasons"),
 ) -> list[dict]:
     """Share of calls to which the answer means what the truth means: one row per position of both dials, world, number

@@ -24,10 +24,10 @@ from lfo.proportions import wilson
 from lfo.protocols import Environment, Script
 from lfo.rollout import make_engine
 from lfo.rollout.engine import require_folder
-from lfo.rollout.play import POLICY, Row
+from lfo.rollout.play import Row
 from lfo.runs import CheckpointError, RunError, RunFolder
 from lfo.train import Run, train
-from lfo.types import BASE, Rollout
+from lfo.types import BASE, POLICY, Rollout
 
 STATS, CHECKPOINT = "training_stats.json", "checkpoint.pt"
 # training_stats.json -> the step's metric; what a run does not log (no critic, no entropy bonus) is null

@@ -14,7 +14,7 @@ import ipywidgets as widgets
 import pandas as pd
 
 from lfo.config import RunConfig, WorldModelConfig
-from lfo.couplings import WORLD_MODEL, Imagine, Memory, Truth, alone
+from lfo.couplings import Imagine, Memory, Truth, alone
 from lfo.envs import make_environment
 from lfo.envs.phone.tools import FORM
 from lfo.envs.phone.typed import HELP, answered, ending
@@ -26,7 +26,7 @@ from lfo.protocols import Coupling
 from lfo.rollout.play import play
 from lfo.runs import RunFolder
 from lfo.train import load_player
-from lfo.types import Example, Role, Rollout, Task
+from lfo.types import WORLD_MODEL, Example, Role, Rollout, Task
 
 UNTRAINED = "the untrained base"
 SOURCES = ("nobody", "memory", "world model", "truth")

@@ -235,12 +235,13 @@ def _share(cell: Mapping) -> str:
     return in_percent(cell["median"], cell["low"], cell["high"])
 
 
-def dial_table(table: pd.DataFrame, policy: str = FROZEN) -> pd.DataFrame:
-    """The `dial_summary`, a row per position of both dials and kind of companies: success by who says the notes.
+def dial_table(table: pd.DataFrame) -> pd.DataFrame:
+    """The `dial_summary`, a row per position of both dials and kind of companies: success by who says the notes to
+    frozen policies.
 
     runs: of whoever has the fewest.
     """
-    data = table.query("metric == 'success' and world == @ALL and policy == @policy")
+    data = table.query("metric == 'success' and world == @ALL and policy == @FROZEN")
     said = [_share(row) for row in data.to_dict("records")]
     data = data.assign(said=said, companies=data["split"].map(SPLIT_NAMES))
     place = ["replies", "circumstances", "companies"]
@@ -300,7 +301,7 @@ def overview(table: pd.DataFrame, part: str) -> pd.DataFrame:
 
 def factorial_figure(table: pd.DataFrame) -> plt.Figure:
     """Success by who says the notes, policy frozen and trained side by side, at known and at new companies."""
-    data = table.query("metric == 'success' and world == 'all'")
+    data = table.query("metric == 'success' and world == @ALL")
     fig, axes = plt.subplots(1, 2, figsize=(13, 4), sharey=True, layout="constrained")
     names = [name for name in ORDER if name in set(data["notes"])]
     for ax, (split, title) in zip(axes, SPLIT_NAMES.items(), strict=True):
@@ -323,9 +324,10 @@ def draw_bars(ax: plt.Axes, found: pd.DataFrame, names: Sequence[str]) -> None:
     ax.grid(axis="x", visible=False)
 
 
-def phase_figure(table: pd.DataFrame, policy: str = FROZEN) -> plt.Figure:
-    """Success against the number of circumstances, by who says the notes: replies across, companies down."""
-    data = table.query("metric == 'success' and world == 'all' and policy == @policy")
+def phase_figure(table: pd.DataFrame) -> plt.Figure:
+    """Success of frozen policies against the number of circumstances, by who says the notes: replies across, companies
+    down."""
+    data = table.query("metric == 'success' and world == @ALL and policy == @FROZEN")
     replies = [kind for kind in ("list", "reasons") if kind in set(data["replies"])]
     size = (5 * len(replies) + 2.5, 7)
     fig, axes = plt.subplots(2, len(replies), figsize=size, sharey=True, squeeze=False, layout="constrained")

@@ -30,8 +30,8 @@ from lfo.learn.learner import Learner
 from lfo.learn.objectives import Dapo
 from lfo.protocols import AdapterLayout, Environment
 from lfo.rollout import make_engine
-from lfo.rollout.play import POLICY, play
-from lfo.types import Role, Sample
+from lfo.rollout.play import play
+from lfo.types import POLICY, Role, Sample
 
 MIB = 2**20
 PLANNED = "planned, not measured"

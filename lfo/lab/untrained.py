@@ -40,7 +40,7 @@ class BareEngine:
         self._engine.sleep()
 
 
-def untrained(config: RunConfig, env: Environment | None = None, device: str = "cpu") -> Player:
+def untrained(config: RunConfig, env: Environment | None = None) -> Player:
     """A run's policy and world model before the first step."""
     codec, coupling = make_coupling(config, env or make_environment(config.env))
-    return Player(config, BareEngine(make_engine(config, device)), codec, coupling, {})
+    return Player(config, BareEngine(make_engine(config)), codec, coupling, {})

@@ -38,9 +38,8 @@ from lfo.learn.objectives import (
 )
 from lfo.protocols import AdapterLayout, Objective
 from lfo.text.base import load_base
-from lfo.types import APART, AVERAGE, BASE, Encoded, Rollout, Sample
+from lfo.types import APART, AVERAGE, BASE, POLICY, WORLD_MODEL, Encoded, Rollout, Sample
 
-POLICY, WORLD_MODEL = "policy", "world_model"
 VALUE_HEAD = "value_head"  # no adapter: trained with the policy, and of no use to a sampler
 CAP = 2.0  # of the importance weight of a sample that is learned "capped"
 PUSH = 2.0  # nats, at most, by which a teacher's opinion of one token counts

@@ -16,9 +16,7 @@ from lfo.config import RolloutConfig, derive_seed
 from lfo.protocols import Coupling, Engine, Responder, Script
 from lfo.rollout.engine import Completion, Prompt
 from lfo.text.codec import Codec
-from lfo.types import Action, Attempt, Example, Role, Rollout
-
-POLICY = "policy"  # the adapter that acts, unless a coupling says otherwise
+from lfo.types import POLICY, Action, Attempt, Example, Role, Rollout
 
 Waves = list[list[Attempt]]
 
@@ -28,7 +26,8 @@ class Row:
 
     number: its place among all rows of this `play`, with a session of that name. seed: of the `play`.
     earlier: the rollouts of the waves before its own. noted: whether its coupling has done what it does once. told: the
-    feedback that it is to read, None before anybody asked. actor: the adapter that acts.
+    feedback that it is to read, None before anybody asked. actor: the adapter that acts,
+    the policy unless a coupling says otherwise.
     """
 
     def __init__(self, attempt: Attempt, number: int, seed: int, codec: Codec, responder: Responder | None):

@@ -10,10 +10,10 @@ import torch
 from peft import PeftModel
 
 from lfo.learn import adapters
-from lfo.learn.learner import POLICY, WORLD_MODEL, Learner
+from lfo.learn.learner import Learner
 from lfo.protocols import AdapterLayout
 from lfo.text.base import load_base
-from lfo.types import Encoded, Role, Rollout, Sample
+from lfo.types import POLICY, WORLD_MODEL, Encoded, Role, Rollout, Sample
 
 ADVANTAGES = [1.0, -0.5, 2.0, -1.0]
 BOTH = AdapterLayout((POLICY, WORLD_MODEL), WORLD_MODEL)

@@ -12,8 +12,9 @@ from learning import close, gradients, gradients_of, plain, plain_logprobs, same
 from lfo.config import ConfigError
 from lfo.learn.batches import pack
 from lfo.learn.forward import attend
-from lfo.learn.learner import POLICY, WORLD_MODEL, Learner
+from lfo.learn.learner import Learner
 from lfo.rollout.torch_engine import TorchEngine
+from lfo.types import POLICY, WORLD_MODEL
 
 # They share beginnings; one is the beginning of another, two are the same, one is by itself.
 SEQUENCES = [[7, 8, 9, 10], [7, 8, 9, 11, 12, 13, 14], [30, 31], [7, 8], [7, 8, 9, 10]]

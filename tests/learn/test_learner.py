@@ -30,13 +30,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lfo.learn import adapters
 from lfo.learn.adapters import merge_adapter
-from lfo.learn.learner import CAP, DECAY, POLICY, PUSH, WORLD_MODEL, Learner
+from lfo.learn.learner import CAP, DECAY, PUSH, Learner
 from lfo.learn.objectives import dapo_loss
 from lfo.rollout.engine import Prompt, complete
 from lfo.rollout.torch_engine import TorchEngine
 from lfo.runs import CheckpointError
 from lfo.text.base import load_base
-from lfo.types import AVERAGE, BASE, Encoded, Role, Sample
+from lfo.types import AVERAGE, BASE, POLICY, WORLD_MODEL, Encoded, Role, Sample
 
 
 def counts(samples) -> list[int]:

@@ -8,8 +8,8 @@ import pytest
 import torch
 from learning import close, gradients, plain, same, weights
 
-from lfo.learn.learner import POLICY, VALUE_HEAD, Learner
-from lfo.types import Role, Sample
+from lfo.learn.learner import VALUE_HEAD, Learner
+from lfo.types import POLICY, Role, Sample
 
 VALUE, TARGET = 0.25, 1.0  # said before the step, and to be said, at every action token
 

@@ -12,7 +12,7 @@ from lfo.envs.shell.episode import BASH, FINISH
 from lfo.envs.shell.machines import Desk, HiddenHouse
 from lfo.envs.shell.records import ShellTask
 from lfo.envs.shell.sandbox import Sandbox, require_system
-from lfo.envs.shell.systems import AS_USUAL, Limits, SandboxError
+from lfo.envs.shell.systems import AS_USUAL, SandboxError
 from lfo.types import Call, Turn
 
 AT_ONCE = 4  # sandboxes
@@ -26,9 +26,7 @@ class Verdict:
     problem: str
 
 
-def certify(
-    tasks: Iterable[ShellTask], house: HiddenHouse | None = None, limits: Limits = AS_USUAL, system: str = ""
-) -> list[Verdict]:
+def certify(tasks: Iterable[ShellTask], house: HiddenHouse | None = None, system: str = "") -> list[Verdict]:
     """What the oracle says of each task, in their order. system: of the sandboxes, as `env.sandbox` has it.
 
     Raises:
@@ -36,14 +34,14 @@ def certify(
     """
     require_system(system)
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        return list(pool.map(lambda task: Verdict(task, problem(task, house, limits, system)), tasks))
+        return list(pool.map(lambda task: Verdict(task, problem(task, house, system)), tasks))
 
 
-def problem(task: ShellTask, house: HiddenHouse | None = None, limits: Limits = AS_USUAL, system: str = "") -> str:
+def problem(task: ShellTask, house: HiddenHouse | None = None, system: str = "") -> str:
     """What is wrong with a task, "" for nothing."""
     try:
-        nothing, truth = _tried(task, task.ground_truth, house, limits, system)
-        wrong = task.neighbour and _tried(task, task.neighbour, house, limits, system)[1]
+        nothing, truth = _tried(task, task.ground_truth, house, system)
+        wrong = task.neighbour and _tried(task, task.neighbour, house, system)[1]
     except SandboxError as error:
         return str(error)
     if nothing:
@@ -53,14 +51,14 @@ def problem(task: ShellTask, house: HiddenHouse | None = None, limits: Limits = 
     return "" if truth else "the ground truth does not pass"
 
 
-def _tried(task: ShellTask, script: str, house: HiddenHouse | None, limits: Limits, system: str) -> tuple[bool, bool]:
+def _tried(task: ShellTask, script: str, house: HiddenHouse | None, system: str) -> tuple[bool, bool]:
     """Whether a task passes before and after a script.
 
     Raises:
         SandboxError: there can be no sandbox here, or the initialization fails or takes too long.
     """
     desk = Desk(house, task.machine) if house and task.machine else None
-    with Sandbox(limits, desk.tools if desk else (), desk, system) as box:
+    with Sandbox(AS_USUAL, desk.tools if desk else (), desk, system) as box:
         made = box.run(task.initialization)
         if made.status != 0:
             raise SandboxError(f"the initialization exits with {made.status}: {made.output[:200].strip()}")
@@ -69,7 +67,7 @@ def _tried(task: ShellTask, script: str, house: HiddenHouse | None, limits: Limi
         return before, box.run(task.evaluation).status == 0
 
 
-def demonstrations(env: ShellEnvironment, split: str = "train") -> list[tuple[str, tuple[Turn, ...]]]:
+def demonstrations(env: ShellEnvironment) -> list[tuple[str, tuple[Turn, ...]]]:
     """Instruction and actions of one episode per skill, its first task: the ground truth is run, then it is finished.
     Nothing of what machines hide: none of them has a house tool.
 
@@ -77,7 +75,7 @@ def demonstrations(env: ShellEnvironment, split: str = "train") -> list[tuple[st
         SandboxError: there can be no sandbox here.
         RuntimeError: a task is not done by its ground truth.
     """
-    first = {task.skill: task for task in reversed(env.tasks(split)) if not task.house}
+    first = {task.skill: task for task in reversed(env.tasks("train")) if not task.house}
     played = []
     for task in reversed(first.values()):
         episode = env.episode(task, seed=0)

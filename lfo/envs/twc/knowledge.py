@@ -112,7 +112,7 @@ class TwcKnowledge(PlainKnowledge):
         """Share of the answers that say rightly whether a thing belongs somewhere: of the first things of a split, one
         place where it does and one where it does not. Also of each of the two alone."""
         tasks = [task for task in self._tasks if task.split == split][:EXAMINED]
-        asked = [(task, place) for task in tasks for place in (task.right[0], _wrong(task))]
+        asked = [(task, place) for task in tasks for place in (task.right[0], wrong_place(task))]
         requests = [
             Question(f"{IN}{task.room}.", (), _put(task.thing, label(task.places, place))) for task, place in asked
         ]
@@ -157,7 +157,7 @@ def _held(turns: Sequence[Turn]) -> str:
     return thing
 
 
-def _wrong(task: TwcTask) -> str:
+def wrong_place(task: TwcTask) -> str:
     """A place of the room where the thing does not belong: the same one whenever it is asked about."""
     places = [place for place in task.places if place not in task.right]
     return random.Random(task.task_id).choice(places)
