@@ -1,6 +1,6 @@
 """What a finished run's world model knows: its predictions scored, its confidence, and a table of hand-written calls.
 
-`probe` asks a run's newest world model once and writes four files into the run folder; the tables and figures of
+`probe` asks a run's newest world model once and writes these into the run folder; the tables and figures of
 notebook 06 are drawn from those files alone (`lfo.lab.probing_figures`).
 
 * episodes: freshly played ones of the run's own policy, greedy as in every evaluation; did they succeed?
@@ -10,7 +10,8 @@ notebook 06 are drawn from those files alone (`lfo.lab.probing_figures`).
 * rules: every question of `PhoneKnowledge.steps`, answered greedily and by several samples; how often the samples
   agree is the world model's confidence. And the same request with a call to another department: does the world model
   go by the number that is called, or by what the user wants?
-* situations: `lfo.lab.situations`, hand-written calls with the answer that a reader of the rules expects.
+* situations: `lfo.lab.situations`, hand-written calls with the answer that a reader of the rules expects; of runs in
+  the world that they are about.
 """
 
 from __future__ import annotations
@@ -98,19 +99,20 @@ def load_subject(folder: str | Path, tasks: int) -> Subject:
 
 
 def probe(folder: str | Path, tasks: int = 50, samples: int = 8) -> dict[str, pd.DataFrame]:
-    """The tables `episodes`, `replies`, `rules` and `situations` of a run; each is measured once and then read, until
-    the run is trained again.
+    """The tables `episodes`, `replies` and `rules` of a run, in the world of the hand-written `situations` these as
+    well; each is measured once and then read, until the run is trained again.
 
     tasks: tasks per split and caller. samples: sampled answers per question about a rule.
-    Raises what `load_subject` and `situation_rows` raise.
+    Raises what `load_subject` raises.
     """
     measures = {
         "episodes": episode_rows,
         "replies": reply_rows,
         "rules": functools.partial(rule_rows, samples=samples),
-        "situations": situation_rows,
     }
     run, tables, subject = RunFolder(folder), {}, None
+    if (run.config.env.world_seed, run.config.env.circumstances) == WORLD:
+        measures["situations"] = situation_rows
     for name, measure in measures.items():
         file = f"probing_{name}.csv"
         if run.measured(file):
@@ -273,17 +275,7 @@ def _another(world: World, knowledge: PhoneKnowledge, step: Step) -> Step:
 
 
 def situation_rows(subject: Subject) -> list[dict]:
-    """One row per situation, greedy.
-
-    Raises:
-        RunError: the run was trained in another world than the one they were written for.
-    """
-    env = subject.player.config.env
-    if (env.world_seed, env.circumstances) != WORLD:
-        raise RunError(
-            f"the hand-written situations are about world {WORLD[0]} with {WORLD[1]} kinds of circumstances, this run"
-            f" was trained in world {env.world_seed} with {env.circumstances}; its other tables are written."
-        )
+    """One row per situation, greedy; of a run in their `WORLD`."""
     reasons = subject.player.env.rules.replies == "reasons"
     staged, rows = [stage(subject.world, situation, reasons) for situation in SITUATIONS], []
     predictions = subject.predict([question for question, _ in staged])

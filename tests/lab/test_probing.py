@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 import torch
 
-from lfo.config import EnvConfig, RunConfig, WorldModelConfig
+from lfo.config import RunConfig, WorldModelConfig, as_dict
 from lfo.couplings import BOTH, Plain
 from lfo.envs.base import written
 from lfo.envs.phone import PhoneEnvironment, Rules
@@ -203,14 +203,6 @@ def test_a_situation_is_right_when_its_gist_is(codec, world):
     rows = situation_rows(examined)
     assert {r["situation"] for r in rows if r["right"]} == {"nothing is required", "every field is given"}
     assert all(p.temperature == 0 and p.adapter == WORLD_MODEL for p in examined.player.engine.prompts)
-
-
-def test_situations_of_another_world_are_refused(codec, world):
-    about = "are about world 0 with 4 kinds of circumstances, this run was trained in world"
-    with pytest.raises(RunError, match=f"{about} 3 with 4; its other tables are written"):
-        situation_rows(subject(codec, world, env=EnvConfig(world_seed=3)))
-    with pytest.raises(RunError, match=f"{about} 0 with 2"):
-        situation_rows(subject(codec, world, env=EnvConfig(circumstances=2)))
 
 
 # --- replies ---------------------------------------------------------------------------------
@@ -419,6 +411,20 @@ def run(make_config, toy_adapters, tmp_path_factory):
     """A run folder with random adapters on the toy base."""
     config = make_config(**{"rollout.max_action_tokens": 4, "world_model.coupling": "imagine"})
     return run_of(config, toy_adapters[WORLD_MODEL].parent, tmp_path_factory.mktemp("run"))
+
+
+@pytest.mark.parametrize("other", [{"env.world_seed": 3}, {"env.circumstances": 2}])
+def test_situations_are_staged_in_the_world_that_they_are_about_alone(make_config, tmp_path, monkeypatch, other):
+    monkeypatch.setattr(probing, "load_subject", lambda *_: None)
+    for name in ("episode_rows", "reply_rows", "rule_rows", "situation_rows"):
+        monkeypatch.setattr(probing, name, lambda *_, **__: [{"split": "test"}])
+    found = {}
+    for name, settings in {"there": {}, "elsewhere": other}.items():
+        (tmp_path / name).mkdir()
+        config = make_config(**settings)
+        (tmp_path / name / "config.json").write_text(json.dumps(as_dict(config)))
+        found[name] = list(probe(tmp_path / name))
+    assert found == {"there": [*found["elsewhere"], "situations"], "elsewhere": ["episodes", "replies", "rules"]}
 
 
 def test_a_run_is_probed_once(run, monkeypatch):
