@@ -152,7 +152,7 @@ def _row(runs: Runs, arm: str, split: str, metric: str, found: Finding, world: i
 
 def _against_baseline(runs: Runs, curves: Sequence[Curve], split: str) -> Iterator[dict]:
     """Sampled tasks to most of what the baseline ends with, which everybody can reach, and the factor to its own."""
-    baseline, measure = _baseline(runs), reach(MOST)
+    baseline, measure = baseline_of(runs), reach(MOST)
     study = Study(relative_to(curves, baseline))
     yield from _rows(runs, study, split, {OF_BASELINE: measure}, ALL)
     for arm in study.arms:
@@ -160,14 +160,15 @@ def _against_baseline(runs: Runs, curves: Sequence[Curve], split: str) -> Iterat
             yield _row(runs, arm, split, FACTOR, times_fewer(study, measure, arm, baseline))
 
 
-def _baseline(runs: Runs) -> str:
+def baseline_of(runs: Runs) -> str:
+    """The first arm whose policy is trained and reads no notes; "" if there is none."""
     return _first(runs, notes=NOTHING, policy=TRAINED)
 
 
 def _seconds(runs: Runs, split: str, told: str) -> Iterator[dict]:
     """Wall seconds to the same success, and how many times an arm's those of the baseline are, where runs of the two
     were made `alike`: a slower machine is not a slower method."""
-    baseline = _baseline(runs)
+    baseline = baseline_of(runs)
     if baseline:
         runs = alike(runs, baseline) | {arm: runs[arm] for arm in (told,) if arm}
     curves = read_curves(runs, split, against="seconds")
@@ -203,7 +204,7 @@ def factorial_table(table: pd.DataFrame) -> pd.DataFrame:
         found = {(r["metric"], r["split"]): r for r in one.to_dict("records")}
         for (metric, name), (split, companies) in itertools.product(names.items(), SPLIT_NAMES.items()):
             cell = found.get((metric, split))
-            say = _tasks if metric == OF_TRUTH else _share
+            say = in_tasks if metric == OF_TRUTH else _share
             row[f"{name}, {companies.split()[0]}"] = say(cell) if cell else ""
         rows.append(row)
     return pd.DataFrame(rows)
@@ -225,10 +226,10 @@ def factor_table(table: pd.DataFrame) -> pd.DataFrame:
     return tasks.merge(factor, on=names, how="left").merge(seconds, on=names, how="left")
 
 
-def _tasks(cell: Mapping) -> str:
-    """Median and interval of sampled tasks as text; what is infinite was never reached."""
+def in_tasks(cell: Mapping) -> str:
+    """Median and interval of sampled tasks as text, where there is one; what is infinite was never reached."""
     median, *ends = ("never" if math.isinf(cell[n]) else f"{cell[n]:.0f}" for n in ("median", "low", "high"))
-    return f"{median} [{', '.join(ends)}]"
+    return median if math.isnan(cell["low"]) else f"{median} [{', '.join(ends)}]"
 
 
 def _share(cell: Mapping) -> str:

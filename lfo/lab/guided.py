@@ -12,8 +12,8 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import seaborn as sns
 
-from lfo.lab.factorial import KINDS, draw_curves, looks_of
-from lfo.lab.hierarchy import Study, final, middle, read_curves
+from lfo.lab.factorial import KINDS, MOST, baseline_of, draw_curves, in_tasks, looks_of
+from lfo.lab.hierarchy import Study, final, middle, reach, read_curves, relative_to
 from lfo.lab.reading import SPLIT_NAMES, Runs, aligned, by_run, count_runs, frame
 from lfo.lab.statistics import together
 from lfo.lab.verdicts import Claim
@@ -69,17 +69,22 @@ def feedback_table(runs: Runs) -> pd.DataFrame:
 
 def unaided_table(runs: Runs) -> pd.DataFrame:
     """What policies do without notes at the last evaluation, by arm and companies: medians over the runs with 95%
-    intervals; with notes: the same episodes with those that their coupling says, where it says some."""
+    intervals; with notes: the same episodes with those that their coupling says, where it says some; tasks: to most of
+    what the baseline ends with."""
     bare, noted = _unaided(runs)
-    rows = []
+    rows, baseline = [], baseline_of(runs)
     for split, companies in SPLIT_NAMES.items():
         alone = [*read_curves(bare, split), *read_curves(noted, split, kind="unaided_outcomes")]
         study, told = Study(alone), Study(read_curves(noted, split))
+        shares = Study(relative_to(alone, baseline))
         for arm in study.arms:
             found = study.find(final, middle(arm), [arm])
             row = {"arm": arm, "companies": companies, "without notes": found.value, "low": found.low}
+            arrived = shares.find(reach(MOST), middle(arm), [arm]) if arm in shares.arms else None
+            tasks = in_tasks({"median": arrived.value, "low": arrived.low, "high": arrived.high}) if arrived else ""
             with_notes = told.find(final, middle(arm), [arm]).value if arm in noted else None
-            rows.append(row | {"high": found.high, "with notes": with_notes, "runs": found.runs})
+            row |= {"high": found.high, "with notes": with_notes, f"tasks to {MOST:.0%} of the baseline": tasks}
+            rows.append(row | {"runs": found.runs})
     return pd.DataFrame(rows)
 
 

@@ -71,6 +71,14 @@ TABLES = {
     "04_untrained": "### World models beside the untrained base\n\n"
     "Is a world model better than the base that it began as? Of the replies to its own policy's calls\n"
     "at held-out tasks those that it had right, before training and at the end, which are not the same calls:",
+    "06_replies": "### Which replies world models have right\n\n"
+    "Of `imagine` and of the base that it began as, on the same calls, by caller and by kind of reply\n"
+    "([notebook 06](../notebooks/06_wm_probing.ipynb)):",
+    "06_rules": "### Whose rules world models know\n\n"
+    "Of calls on the ways of held-out tasks, by how a company's rules depart from the usual ones, and of those\n"
+    "that do not by the circumstances in the request:",
+    "06_calibration": "### Is a world model sure where it is right?\n\n"
+    "Share of eight samples that mean the most frequent answer, how often that is true, and the expected error:",
     "04_told": "### What bounds the policy\n\n"
     "What bounds it: the same policies told nothing, what their world model says (`imagined`), what is\n"
     "usual in the trade (`typical`; `typical and house` with the field that companies of it like to add), of a new\n"
@@ -78,7 +86,7 @@ TABLES = {
     "04_progress": "### Does what is known predict what is achieved?\n\n"
     "Rank correlation, at known companies, of what is known with the success gained later, and with success itself;\n"
     "whole runs resampled. The first row of each arm is the hypothesis of\n"
-    "[notebook 06](../notebooks/06_wm_probing.ipynb), judged by its rule:",
+    "notebook 06, judged by its rule:",
     "04_dials": "### Both dials\n\n"
     "Kinds of circumstances, and whether CSRs give reasons: success after 320 tasks, policy\n"
     "frozen ([dials.yaml](../configs/dials.yaml)):",

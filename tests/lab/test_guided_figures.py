@@ -175,6 +175,8 @@ def test_what_a_policy_can_do_without_its_notes(without_notes):
     assert found["without notes"].to_dict() == {"baseline": 0.25, "feedback": 0.75, "imagine": 0.25}
     assert found["runs"].to_dict() == {"baseline": 2, "feedback": 2, "imagine": 1}
     assert found.loc["imagine", "with notes"] == 0.75 and found["with notes"].isna().sum() == 2
+    tasks = found["tasks to 90% of the baseline"].to_dict()
+    assert tasks == {"baseline": "40", "feedback": "40", "imagine": "never"}, "with no interval: draws are 0, too"
     assert unaided_table({"frozen": without_notes["frozen"]}).empty
 
 
