@@ -53,6 +53,7 @@ def success_rows(rows: Sequence[Rollout], tasks: Sequence[Task]) -> list[dict]:
 
 
 def by_level(outcomes: Sequence[tuple[int, bool]]) -> list[dict]:
+    """Success with its Wilson interval, a row for all of the (level, success), as level 0, and one for each level."""
     counts: dict[int, list[bool]] = defaultdict(list)
     for lvl, success in outcomes:
         counts[0].append(success)

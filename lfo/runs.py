@@ -97,6 +97,7 @@ class RunFolder:
         _write(path, "".join(lines))
 
     def count_metrics(self) -> int:
+        """Rows of metrics so far."""
         path = self.path / "metrics.jsonl"
         return len(path.read_text(encoding="utf-8").splitlines()) if path.exists() else 0
 
@@ -192,7 +193,8 @@ class RunFolder:
         return None
 
     def require_same(self, path: Path, config: RunConfig, theirs: dict | None = None) -> None:
-        """
+        """Refuse to go on with another config than a checkpoint's; where servers run may change.
+
         Raises:
             CheckpointError: the checkpoint at `path` is of another config, `theirs` or by default the folder's.
         """

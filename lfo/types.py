@@ -261,6 +261,7 @@ class Sample:
 
 
 def by_group(rollouts: Iterable[Rollout]) -> dict[int, list[Rollout]]:
+    """Rollouts by their group, in the order in which the groups come up."""
     groups: dict[int, list[Rollout]] = {}
     for rollout in rollouts:
         groups.setdefault(rollout.group, []).append(rollout)

@@ -41,6 +41,7 @@ def measure_attempts(folder: str | Path, most: int = MOST) -> pd.DataFrame:
 
 
 def attempt_rows(player: Player, tasks: Sequence[Task], most: int) -> list[dict]:
+    """`measure_attempts` of some tasks: task_id, level, attempt (from 1), success, calls."""
     earlier: dict[str, list[Rollout]] = defaultdict(list)
     guided = bool(player.config.feedback)  # its own coupling would cut what it tells to what fits in training
     first = player.coupling.inner if guided else player.coupling

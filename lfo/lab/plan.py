@@ -321,6 +321,7 @@ def _teaching(config: RunConfig) -> int:
 
 
 def torch_engine_items(shape: Shape, config: RunConfig) -> list[Item]:
+    """What the torch engine holds beside the learner: the base and its merged copies, and caches at their largest."""
     r, per_place = config.rollout, 4 * 2 * shape.key * shape.layers
     fused = shape.layers * shape.hidden * (shape.query + 2 * shape.key + 2 * shape.inner)
     played = min(ENGINE_ROWS, r.tasks_per_step * r.group_size)

@@ -86,7 +86,8 @@ class Subject:
 
 
 def load_subject(folder: str | Path, tasks: int) -> Subject:
-    """
+    """The newest world model of a run, in its engine and for teacher forcing.
+
     Raises:
         RunError: the run has published no adapters, or trained no world model.
     """

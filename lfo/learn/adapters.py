@@ -130,7 +130,8 @@ def state(model: PeftModel, names: Iterable[str]) -> dict[str, dict[str, torch.T
 
 @torch.no_grad()
 def load_state(model: PeftModel, names: Sequence[str], state: Mapping[str, Mapping[str, torch.Tensor]]) -> None:
-    """
+    """Put the weights of all adapters, as `state` gave them, back into the model.
+
     Raises:
         CheckpointError: the state is of other adapters, or of other shapes.
     """

@@ -384,7 +384,8 @@ class Learner:
         )
 
     def load_state(self, state: dict) -> None:
-        """
+        """Go on from `state`: adapters, value head, optimizer and running averages.
+
         Raises:
             CheckpointError: the checkpoint has other adapters or other shapes than this run.
         """

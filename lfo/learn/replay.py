@@ -25,6 +25,7 @@ class ReplayBuffer:
         self.add(examples)
 
     def add(self, examples: Sequence[Example]) -> None:
+        """Take up those that are new."""
         new = [e for e in dict.fromkeys(examples) if e not in self._seen]
         self._seen.update(new)
         self.examples += new

@@ -23,7 +23,8 @@ SUPPORTED = ("llama", "mistral", "qwen2", "qwen3")
 
 
 def require_supported(config: PreTrainedConfig) -> None:
-    """
+    """Refuse what the decoder would decode wrongly.
+
     Raises:
         ConfigError: the decoder does not know this kind of model; the message says what it knows, and what does.
     """

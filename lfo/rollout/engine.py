@@ -56,7 +56,8 @@ def complete(engine: Engine, prompts: Iterable[Prompt]) -> list[Completion]:
 
 
 def require_adapter(prompt: Prompt, loaded: Iterable[str]) -> None:
-    """
+    """Refuse an adapter that nobody loaded.
+
     Raises:
         UnknownAdapter: the prompt asks for an adapter that is neither among `loaded` nor "base".
     """

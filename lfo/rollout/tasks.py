@@ -22,6 +22,7 @@ class TaskStream:
         self._tasks, self._seed, self.position = list(tasks), seed, position
 
     def take(self, count: int) -> list[Task]:
+        """The next tasks; `position` moves on."""
         taken = []
         for _ in range(count):
             epoch, index = divmod(self.position, len(self._tasks))

@@ -33,7 +33,8 @@ from lfo.envs.server.sessions import (
 
 
 def require_server() -> None:
-    """
+    """Refuse to go on without what serves HTTP.
+
     Raises:
         ConfigError: FastAPI or uvicorn is missing.
     """

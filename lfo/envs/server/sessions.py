@@ -66,7 +66,8 @@ class Sessions:
     # --- attributes ---------------------------------------------------------------------------
 
     def attribute(self, name: str) -> JsonValue:
-        """
+        """What this server says of itself: version, environment, tools, sessions.
+
         Raises:
             NotFound: there is none of this name.
         """
@@ -83,7 +84,8 @@ class Sessions:
         return known[name]
 
     def set_attribute(self, name: str, value: JsonValue) -> None:
-        """
+        """Change how long a session waits for its client, or how many there may be.
+
         Raises:
             NotFound: it is none of the two that can be set.
             ValueError: the value is no number above 0.
@@ -108,7 +110,8 @@ class Sessions:
     # --- a session ----------------------------------------------------------------------------
 
     def reset(self, asked: wire.Reset) -> wire.Began:
-        """
+        """Begin an episode of a task, in a session of this id or of a new one.
+
         Raises:
             NotFound: there is no such task. TypeError: the environment has no such option.
             TooManySessions: there is no room. Others: as the environment raises them.
@@ -131,7 +134,8 @@ class Sessions:
         return wire.Began(session_id=key, request=kept.episode.request)
 
     def interact(self, asked: wire.Interact) -> wire.Answered:
-        """
+        """Take an action; the same turn asked for again is answered again.
+
         Raises:
             NoSuchSession: it is not open. OutOfTurn: see there. RuntimeError: the episode is over.
         """
@@ -211,7 +215,8 @@ class ChatHistory:
         self.items = {0: wire.Item(role="user", content=system), 1: wire.Item(role="agent", content="Understood.")}
 
     def construct(self, asked: wire.Construct) -> wire.Item:
-        """
+        """An item of the chat history.
+
         Raises:
             NotFound: there is no such item. ValueError: somebody else says it.
         """

@@ -37,7 +37,8 @@ class ContextTooLong(ValueError):
 
 
 def require_vllm() -> None:
-    """
+    """Refuse to go on without vLLM.
+
     Raises:
         EngineMissing: vLLM is not installed.
     """
