@@ -62,6 +62,7 @@ from lfo.config import ConfigError, ModelConfig, RunConfig
 from lfo.evaluate import REPLY_TOKENS
 from lfo.learn.forward import LOGITS
 from lfo.rollout.kv_cache import doubled
+from lfo.rollout.torch_engine import ROWS, rows_within
 from lfo.text.base import source
 from lfo.text.codec import STATE_TOKENS
 
@@ -70,7 +71,6 @@ ROLLOUT, LOSS, BACKWARD, PUBLISH = MOMENTS = ("rollout", "loss", "backward", "pu
 CUDA_CONTEXT = 1.0 * GIB  # estimate: context, library workspaces, NCCL, fragments
 VLLM_WORKSPACE = 2.0 * GIB  # estimate: activations of a prefill, CUDA graphs
 SERVER_SHARE = 0.9  # of the memory that `vllm serve` takes by itself
-ENGINE_ROWS = 128  # that the torch engine decodes at a time
 QUESTION = STATE_TOKENS + 200 + REPLY_TOKENS  # tokens of a question to the world model, its call and its reply
 
 
@@ -324,9 +324,10 @@ def torch_engine_items(shape: Shape, config: RunConfig) -> list[Item]:
     """What the torch engine holds beside the learner: the base and its merged copies, and caches at their largest."""
     r, per_place = config.rollout, 4 * 2 * shape.key * shape.layers
     fused = shape.layers * shape.hidden * (shape.query + 2 * shape.key + 2 * shape.inner)
-    played = min(ENGINE_ROWS, r.tasks_per_step * r.group_size)
+    rows = min(ROWS, rows_within(per_place))
+    played = min(rows, r.tasks_per_step * r.group_size)
     policy = per_place * doubled(0, played) * doubled(0, r.max_tokens + r.max_action_tokens)
-    world_model = per_place * doubled(0, ENGINE_ROWS) * doubled(0, QUESTION) if _adapters(config) == 2 else 0
+    world_model = per_place * doubled(0, rows) * doubled(0, QUESTION) if _adapters(config) == 2 else 0
     f = config.feedback  # a teacher plays whole episodes, or reads some of them before it writes
     teacher = policy if f and (f.teacher != "live" or f.source in ("model", "both")) else 0
     return [

@@ -132,10 +132,10 @@ class Decoder:
     def cache(self) -> KvCache:
         return KvCache(len(self.layers), self.key_heads, self.head_dim, self.device)
 
-    def rows_within(self, size: int, length: int = 1024) -> int:
-        """How many rows of so many tokens a cache of `size` bytes holds, at least 1; a power of two, as it grows."""
-        row = 2 * len(self.layers) * self.key_heads * self.head_dim * 4 * length
-        return 1 << max(0, (size // row).bit_length() - 1)
+    @property
+    def token_bytes(self) -> int:
+        """Of a token's keys and values."""
+        return 2 * len(self.layers) * self.key_heads * self.head_dim * 4
 
     def _layer(self, layer: nn.Module) -> _Layer:
         attention, mlp = layer.self_attn, layer.mlp

@@ -18,7 +18,14 @@ from lfo.rollout.decoder import Decoder, require_supported
 from lfo.rollout.engine import Completion, Prompt, require_adapter, require_folder
 from lfo.text.base import load_base
 
-CACHE = 4 * 2**30  # bytes that the keys and values of one adapter's rows take
+ROWS = 128  # that one adapter decodes or keeps at a time
+CACHE = 4 * 2**30  # bytes that their keys and values take, at most
+
+
+def rows_within(token_bytes: int, length: int = 1024) -> int:
+    """How many rows of so many tokens `CACHE` holds, at least 1; a power of two, as caches grow. token_bytes: of a
+    token's keys and values."""
+    return 1 << max(0, (CACHE // (token_bytes * length)).bit_length() - 1)
 
 
 class TorchEngine:
@@ -29,7 +36,7 @@ class TorchEngine:
         ConfigError: the decoder does not know this kind of model.
     """
 
-    def __init__(self, base: str | Path, device: str = "cpu", rows: int = 128, budget: int = 1024):
+    def __init__(self, base: str | Path, device: str = "cpu", rows: int = ROWS, budget: int = 1024):
         """rows: that one adapter decodes or keeps at a time, others wait; fewer where `CACHE` holds no more.
         budget: tokens that it reads at a time."""
         self._pristine = load_base(base, device).eval()
@@ -42,7 +49,7 @@ class TorchEngine:
     def _batch(self, model: PreTrainedModel) -> Batch:
         rows, budget = self._limits
         decoder = Decoder(model)
-        return Batch(decoder, min(rows, decoder.rows_within(CACHE)), budget)
+        return Batch(decoder, min(rows, rows_within(decoder.token_bytes)), budget)
 
     def load(self, adapters: Mapping[str, Path]) -> None:
         """See `Engine.load`.

@@ -31,7 +31,8 @@ from lfo.lab.plan import (
 from lfo.lab.scaling import WAYS, random_base, update_peaks
 from lfo.learn.adapters import parameters, with_adapters
 from lfo.learn.forward import LOGITS
-from lfo.rollout import Prompt, complete
+from lfo.rollout import Prompt, complete, torch_engine
+from lfo.rollout.decoder import Decoder
 from lfo.rollout.torch_engine import TorchEngine
 from lfo.text.base import load_base
 
@@ -116,9 +117,13 @@ def test_an_update_needs_what_was_planned(middling, way):
     assert found["planned_before"] == pytest.approx(found["measured_before"], rel=0.001)
 
 
-def test_the_torch_engine_keeps_what_was_planned(make_config, toy_path, toy_adapters):
-    """A session of a step's rollouts that grows to max_tokens; the models it is decoded with."""
-    config = make_config(**{"rollout.max_tokens": 40, "world_model": None})
+@pytest.mark.parametrize("limit", [None, 16])
+def test_the_torch_engine_keeps_what_was_planned(make_config, toy_path, toy_adapters, monkeypatch, limit):
+    """A session of a step's 40 rollouts that grows to max_tokens, all or 16 at a time; the models that decode it."""
+    if limit:
+        token_bytes = Decoder(load_base(toy_path)).token_bytes
+        monkeypatch.setattr(torch_engine, "CACHE", limit * 1024 * token_bytes)
+    config = make_config(**{"rollout.max_tokens": 40, "rollout.group_size": 20, "world_model": None})
     rows = config.rollout.tasks_per_step * config.rollout.group_size
     items = {item.name: item.bytes for item in torch_engine_items(shape_of(str(toy_path)), config)}
     engine = TorchEngine(toy_path)
@@ -126,6 +131,7 @@ def test_the_torch_engine_keeps_what_was_planned(make_config, toy_path, toy_adap
     complete(engine, [Prompt([5 + i] * 31, "policy", 9, -1, 1.0, session=i) for i in range(rows)])
     held = sum(batch.cache.buffer.nbytes for batch in engine._batches.values())
     assert held == items["engine: KV caches"] == 2 * items["engine: a cache that grows"]
+    assert {batch.cache.slots for batch in engine._batches.values()} == {limit or 64}
     decoders = [batch.decoder for batch in engine._batches.values()]
     kept = [tensor for decoder in decoders for tensor in tensors_of(decoder)]
     kept += engine._pristine.parameters()

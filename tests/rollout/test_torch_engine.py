@@ -13,9 +13,9 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
 from lfo.config import ConfigError
-from lfo.rollout import Completion, Prompt, UnknownAdapter, complete
+from lfo.rollout import Completion, Prompt, UnknownAdapter, complete, torch_engine
 from lfo.rollout.decoder import Decoder, require_supported
-from lfo.rollout.torch_engine import TorchEngine
+from lfo.rollout.torch_engine import TorchEngine, rows_within
 from lfo.text.base import load_base
 
 NO_STOP = -1  # a token that is never sampled
@@ -454,9 +454,11 @@ def test_rows_are_as_many_as_their_keys_and_values_fit(toy_path, monkeypatch):
     engine = TorchEngine(toy_path)
     assert engine._batch(engine._pristine).limit == 128
     decoder = Decoder(engine._pristine)
-    row = 2 * len(decoder.layers) * decoder.key_heads * decoder.head_dim * 4 * 1024
-    assert [decoder.rows_within(n * row) for n in (0, 1, 3, 4, 7)] == [1, 1, 2, 4, 4]
-    monkeypatch.setattr("lfo.rollout.torch_engine.CACHE", 2 * row)
+    token = decoder.token_bytes
+    assert token == 2 * len(decoder.layers) * decoder.key_heads * decoder.head_dim * 4
+    for rows, expected in {0: 1, 1: 1, 3: 2, 4: 4, 7: 4, 2: 2}.items():
+        monkeypatch.setattr(torch_engine, "CACHE", rows * token * 1024)
+        assert rows_within(token) == expected
     few = engine._batch(engine._pristine)
     assert few.limit == 2
     few.cache.reserve(2, 10)
