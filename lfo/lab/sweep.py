@@ -18,14 +18,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent import futures
 from pathlib import Path
 from typing import Protocol
 
 from tqdm import tqdm
 
-from lfo.config import ConfigError, RunConfig, as_dict, load_config, located, read_yaml
+from lfo.config import ConfigError, RunConfig, as_dict, build, flat, load_config, located, nested, read_yaml
 from lfo.runs import RunFolder
 
 POLL_SECONDS = 1.0
@@ -126,6 +126,25 @@ def progress(chosen: Mapping[Path, RunConfig]) -> str:
 def seeded(config: RunConfig, seeds: list[int], out: str | Path) -> dict[Path, RunConfig]:
     """The same config with several seeds: ``out/<name>/seed<k>`` -> config."""
     return {Path(out) / config.name / f"seed{s}": dataclasses.replace(config, seed=s) for s in seeds}
+
+
+# What an arm keeps where it is run in small: all that makes it what it is.
+KEPT = ("name", "seed", "eval_splits", "env", "model", "policy", "world_model", "feedback", "ppo")
+
+
+def in_small(runs: Mapping[Path, RunConfig], arms: Collection[str], **settings) -> dict[Path, RunConfig]:
+    """Of some arms of a grid the first run, so small that it takes seconds, to show that everything works: what an arm
+    does not keep is that of configs/smoke.yaml, and then come these settings, by dotted name, of groups that it has."""
+    firsts: dict[Path, Path] = {}
+    for folder in runs:
+        if folder.parent.name in arms:
+            firsts.setdefault(folder.parent, folder)
+    tiny, chosen = as_dict(load_config("configs/smoke.yaml")), {}
+    for folder in firsts.values():
+        small = tiny | {name: group for name, group in as_dict(runs[folder]).items() if name in KEPT}
+        there = {name: v for name, v in settings.items() if small.get(name.partition(".")[0]) is not None}
+        chosen[folder] = build(RunConfig, nested(flat(small) | there))
+    return chosen
 
 
 def part_of(runs: Mapping[Path, RunConfig], part: str) -> dict[Path, RunConfig]:

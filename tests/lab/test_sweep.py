@@ -18,7 +18,17 @@ import pytest
 
 from lfo.cli import build_parser, main
 from lfo.config import ConfigError, as_dict, load_config
-from lfo.lab.sweep import Processes, SweepError, by_arm, newest_numbers, part_of, read_grid, seeded, train_many
+from lfo.lab.sweep import (
+    Processes,
+    SweepError,
+    by_arm,
+    in_small,
+    newest_numbers,
+    part_of,
+    read_grid,
+    seeded,
+    train_many,
+)
 from lfo.runs import RunFolder
 from lfo.train import train
 
@@ -183,6 +193,25 @@ def test_shipped_ablations_fit_each_other(monkeypatch):
     assert len({dataclasses.replace(config, name="") for config in runs.values()}) == len(runs)
     assert {len(folders) for folders in by_arm(runs).values()} == {5}, "fewer decide nothing"
     assert all(set(config.eval_splits) == {"validation", "test"} for config in runs.values())
+
+
+def test_arms_in_small_are_still_what_they_are(monkeypatch):
+    """The first run of each, as small as configs/smoke.yaml; a setting of a group that an arm lacks is left out."""
+    monkeypatch.chdir(ROOT)
+    grid, tiny = read_grid("configs/feedback_grid.yaml", "out"), load_config("configs/smoke.yaml")
+    arms = ["baseline", "feedback_imagine"]
+    small = in_small(grid, arms, **{"feedback.start": 2, "world_model.updates": 1, "rollout.max_tokens": 300})
+    assert set(small) == {next(f for f in grid if f.parent.name == arm) for arm in arms}
+    baseline, both = (small[next(f for f in small if f.parent.name == arm)] for arm in arms)
+    assert (baseline.feedback, baseline.world_model) == (None, None)
+    for config, whole in zip(small.values(), (grid[folder] for folder in small), strict=True):
+        for name in ("name", "env", "model", "policy"):
+            assert getattr(config, name) == getattr(whole, name)
+        assert config.rollout == dataclasses.replace(tiny.rollout, max_tokens=300)
+        assert (config.task_budget, config.eval_tasks) == (tiny.task_budget, tiny.eval_tasks)
+    whole = next(c for f, c in grid.items() if f.parent.name == "feedback_imagine")
+    assert both.feedback == dataclasses.replace(whole.feedback, start=2)
+    assert both.world_model == dataclasses.replace(whole.world_model, updates=1)
 
 
 def test_seeds_of_one_config(base_config):
