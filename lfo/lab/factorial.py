@@ -52,7 +52,7 @@ OF_TRUTH = "tasks_to_70_of_truth"
 MOST = 0.9  # of what the baseline ends with
 OF_BASELINE, FACTOR = "tasks_to_90_of_baseline", "ratio_to_90_of_baseline"
 SECONDS = "seconds_ratio_to_90_of_baseline"
-HEARD = ("train_calls_per_task", "replies_per_rollout")  # logged in every step
+HEARD = ("train_calls_per_task", "replies_per_rollout")  # steps log them
 ALL = "all"  # worlds together
 
 
@@ -289,12 +289,16 @@ def _ends(curves: Sequence[Curve], **named) -> Iterator[dict]:
 
 def overview(table: pd.DataFrame, part: str) -> pd.DataFrame:
     """A `level_table`, or a `rules_table`, as text: a row per arm and companies, a column for each level, or kind of
-    rules."""
+    rules. runs: of the column with the fewest."""
+    place = ["companies", "arm"]
+    if table.empty:
+        return pd.DataFrame(columns=[*place, "runs"])
     said = [in_percent(*row) for row in table[["success", "low", "high"]].to_numpy()]
-    rows = table.assign(said=said).pivot(index=["companies", "arm"], columns=part, values="said")
-    order = [list(dict.fromkeys(table[name])) for name in ("companies", "arm")]
-    rows = rows.reindex(pd.MultiIndex.from_product(order, names=["companies", "arm"])).dropna(how="all")
-    return rows[list(dict.fromkeys(table[part]))].rename(columns=lambda name: f"{part} {name}").reset_index()
+    cells = table.assign(said=said).pivot(index=place, columns=part, values="said").fillna("")
+    cells = cells[list(dict.fromkeys(table[part]))].rename(columns=lambda name: f"{part} {name}")
+    order = pd.MultiIndex.from_product([list(dict.fromkeys(table[name])) for name in place], names=place)
+    runs = table.groupby(place)[["runs"]].min()
+    return runs.join(cells).reindex(order.intersection(runs.index, sort=False)).reset_index()
 
 
 # --- figures ---------------------------------------------------------------------------------
@@ -371,8 +375,8 @@ def draw_curves(
     looks: Mapping[str, dict] | None = None,
     kind: str = "success",
 ) -> None:
-    """Success of some arms, a split on each of the axes: median and range of the runs. splits: with their titles.
-    looks: of the lines, where other arms are drawn elsewhere. kind: of the rows of metrics."""
+    """Success of some arms, or another of `KINDS`, a split on each of the axes: median and range of the runs. splits:
+    with their titles. looks: of the lines, where other arms are drawn elsewhere."""
     looks = looks or looks_of(runs)
     for ax, (split, title) in zip(axes, splits.items(), strict=True):
         for arm, folders in runs.items():

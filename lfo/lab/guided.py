@@ -12,7 +12,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import seaborn as sns
 
-from lfo.lab.factorial import KINDS, MOST, baseline_of, draw_curves, in_tasks, looks_of
+from lfo.lab.factorial import MOST, baseline_of, draw_curves, in_tasks, looks_of
 from lfo.lab.hierarchy import Study, final, middle, reach, read_curves, relative_to
 from lfo.lab.reading import SPLIT_NAMES, Runs, aligned, by_run, count_runs, frame
 from lfo.lab.statistics import together
@@ -95,7 +95,6 @@ def unaided_figure(runs: Runs) -> plt.Figure:
     looks = looks_of({**bare, **noted})
     for part, kind in ((bare, "success"), (noted, "unaided")):
         draw_curves(axes, part, SPLIT_NAMES, "tasks", looks, kind)
-    axes[0].set_ylabel(KINDS["unaided"][1])
     return fig
 
 

@@ -61,7 +61,8 @@ TABLES = {
     "At the last evaluation, medians over the runs; [metrics.md](metrics.md) says what each is:",
     "04_costs": "### What it costs\n\n"
     "Tokens of a sampled task, and seconds as multiples of the baseline's where both ran on one kind of machine;\n"
-    "calls of a rollout, replies of which somebody learns, and different calls heard in all:",
+    "calls of a rollout, replies that its coupling took up, and different calls heard in all (of `cloning`: what it\n"
+    "imitates; who is told the truth learns nothing of them):",
     "04_known": "### How fast it is known what would be answered\n\n"
     "Of calls on the ways of held-out tasks, the share whose reply is known after so many tasks\n"
     "([curves](../results/04_known.png) of frozen policies); intervals know of worlds and runs alone:",

@@ -128,20 +128,29 @@ def seeded(config: RunConfig, seeds: list[int], out: str | Path) -> dict[Path, R
     return {Path(out) / config.name / f"seed{s}": dataclasses.replace(config, seed=s) for s in seeds}
 
 
-# What an arm keeps where it is run in small: all that makes it what it is.
+# What an arm keeps where it is run in small, beside how many rollouts a group has, if they are few.
 KEPT = ("name", "seed", "eval_splits", "env", "model", "policy", "world_model", "feedback", "ppo")
 
 
 def in_small(runs: Mapping[Path, RunConfig], arms: Collection[str], **settings) -> dict[Path, RunConfig]:
     """Of some arms of a grid the first run, so small that it takes seconds, to show that everything works: what an arm
-    does not keep is that of configs/smoke.yaml, and then come these settings, by dotted name, of groups that it has."""
+    does not keep is that of configs/smoke.yaml, and then come these settings, by dotted name, of groups that it has.
+
+    Raises:
+        ConfigError: there is no such arm, or no such setting.
+    """
+    tiny, chosen = as_dict(load_config("configs/smoke.yaml")), {}
+    odd = [arm for arm in arms if arm not in {folder.parent.name for folder in runs}]
+    if odd := [*odd, *(name for name in settings if name.partition(".")[0] not in tiny)]:
+        raise ConfigError(f"'{odd[0]}' is no arm of the grid and no setting.")
     firsts: dict[Path, Path] = {}
     for folder in runs:
         if folder.parent.name in arms:
             firsts.setdefault(folder.parent, folder)
-    tiny, chosen = as_dict(load_config("configs/smoke.yaml")), {}
     for folder in firsts.values():
         small = tiny | {name: group for name, group in as_dict(runs[folder]).items() if name in KEPT}
+        size = min(tiny["rollout"]["group_size"], runs[folder].rollout.group_size)
+        small["rollout"] = small["rollout"] | {"group_size": size}
         there = {name: v for name, v in settings.items() if small.get(name.partition(".")[0]) is not None}
         chosen[folder] = build(RunConfig, nested(flat(small) | there))
     return chosen

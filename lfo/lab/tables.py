@@ -20,7 +20,8 @@ from lfo.runs import RunError, RunFolder
 THRESHOLDS = (0.5, 0.7, 0.9)
 WAYS = {"rule_accuracy": "ways", "rule_accuracy_typical": "usual", "rule_accuracy_way": "routing"}
 EACH = ["arm", *RUN]  # what tells runs apart
-HEARD = {"train_calls_per_task": "mean", "replies_per_rollout": "mean", "examples_seen": "max"}  # logged in every step
+# What steps log of calls, and what is made of it over a run.
+CALLS = {"train_calls_per_task": "mean", "replies_per_rollout": "mean", "examples_seen": "max"}
 
 
 # --- how fast --------------------------------------------------------------------------------
@@ -139,7 +140,7 @@ def known(runs: Runs, split: str) -> list[Curve]:
 
 def known_table(runs: Runs, tasks: Sequence[int] = (40, 80, 160, 320)) -> pd.DataFrame:
     """How fast is it known what would be answered? Shares as in `known`, after so many sampled tasks: medians over the
-    runs with 95% intervals over worlds and runs; arms that were not evaluated there are left out."""
+    runs with 95% intervals over worlds and runs; runs that were not evaluated at all of these are left out."""
     rows, rules = [], frame(runs, "rules")
     for split, companies in SPLIT_NAMES.items() if len(rules) else ():
         there = rules[rules["split"] == split].pivot(index=EACH, columns="tasks", values="rule_accuracy")
@@ -210,8 +211,8 @@ def sweep_table(folders: Sequence[str | Path], split: str = "validation") -> pd.
 def compute_table(runs: Runs) -> pd.DataFrame:
     """What the arms cost per sampled task, and as multiples of the first arm's: tokens sampled and trained on, and
     seconds as `pace_table` compares them. groups kept: the share that taught anything, of those that were sampled.
-    calls, replies per rollout: how many were made, and how many of them a world model or a memory heard. calls heard:
-    different ones in all, those of scouts as well.
+    calls, replies per rollout: how many were made, and how many of them the coupling took up. calls heard: different
+    ones in all, those of scouts as well (of `cloning`: what it imitates; who is told the truth learns nothing of them).
 
     Medians over the runs. Tokens of dreams are counted, dreamt tasks apart from the sampled ones. A baseline of equal
     compute is the first arm with so many more rollouts of a task (`rollout.group_size`) as the other's tokens are.
@@ -223,15 +224,15 @@ def compute_table(runs: Runs) -> pd.DataFrame:
     if not set(kinds) <= set(steps) or steps[list(kinds)].isna().any(axis=None):
         raise RunError("a run was trained before tokens were counted; train it again to compare what arms cost.")
     steps = steps.assign(dreamt=steps.get("dreamt_groups", 0.0)).fillna({"dreamt": 0.0})
-    steps = steps.reindex(columns=[*steps, *(name for name in HEARD if name not in steps)])
-    sums = {"tasks": "max", **dict.fromkeys((*kinds, "dreamt", "groups_kept", "groups_sampled"), "sum"), **HEARD}
+    steps = steps.reindex(columns=[*steps, *(name for name in CALLS if name not in steps)])
+    sums = {"tasks": "max", **dict.fromkeys((*kinds, "dreamt", "groups_kept", "groups_sampled"), "sum"), **CALLS}
     each = steps.groupby(EACH, sort=False).agg(sums).reset_index()
     rows: list[dict] = []
     for arm, part in each.groupby("arm", sort=False):
         tasks, dreamt = (int(part[name].median()) for name in ("tasks", "dreamt"))
         kept = (part["groups_kept"] / part["groups_sampled"]).median()
         row = {"arm": arm, "runs": len(part), "tasks": tasks, "dreamt tasks": dreamt, "groups kept": kept}
-        calls, replies, heard = part[list(HEARD)].median()
+        calls, replies, heard = part[list(CALLS)].median()
         row |= {"calls per rollout": calls, "replies per rollout": replies, "calls heard": heard}
         for kind in kinds:
             name = kind.replace("_", " ")

@@ -114,6 +114,8 @@ def test_success_within_k_attempts_by_hand(tmp_path):
     once, again = table["calls per success"]
     assert math.isinf(once) and again == (4 / 2 + 8 / 1) / 2  # no success at all: half of two runs have no price
     assert (table["low"] <= table["success"]).all() and (table["success"] <= table["high"]).all()
+    levels = attempt_table({"ours": folders}, most=2, by="level").query("attempts == 2").set_index("level")
+    assert levels["success"].to_dict() == {1: (1 + 0.5) / 2}, "both tasks are of level 1"
 
 
 def test_what_was_not_measured_is_named(tmp_path):

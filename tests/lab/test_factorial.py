@@ -259,9 +259,12 @@ def test_success_by_level(tmp_path):
     assert table.groupby("level")["success"].max().to_dict() == {1: 0, 2: 0, 3: 1, 4: 0, 5: 0}
     assert len(table) == 10 and table[["low", "high"]].to_numpy().tolist() == [[s, s] for s in table["success"]]
     said = factorial.overview(table, "level")
-    assert list(said.columns) == ["companies", "arm", *(f"level {n}" for n in range(1, 6))]
+    assert list(said.columns) == ["companies", "arm", "runs", *(f"level {n}" for n in range(1, 6))]
     assert said[["companies", "arm"]].to_numpy().tolist() == [[name, "three"] for name in SPLIT_NAMES.values()]
     assert said["level 3"].tolist() == ["100% [100, 100]"] * 2 and said["level 2"].tolist() == ["0% [0, 0]"] * 2
+    part = factorial.overview(table[(table["level"] > 2) | (table["companies"] != SPLIT_NAMES["test"])], "level")
+    assert part["level 1"].tolist() == ["0% [0, 0]", ""] and part["runs"].tolist() == [1, 1]
+    assert factorial.overview(table.iloc[:0], "level").empty
 
 
 def test_success_by_how_unusual_the_rules_are(tmp_path):

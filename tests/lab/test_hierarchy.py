@@ -119,6 +119,16 @@ def test_a_share_is_of_what_is_reached_at_the_same_tasks():
 # --- resampling ------------------------------------------------------------------------------
 
 
+def test_tasks_at_some_companies_alone():
+    """Of what another arm reaches at these: company a is served as often as there, b never."""
+    reached = hierarchy.relative_to([curve("ours", "0000", "1000"), curve("truth", "1011")], "truth")
+    (ours,) = (one for one in reached if one.arm == "ours")
+    for companies, share in (("a", 1.0), ("b", 0.0), ("ab", 1 / 3)):
+        there = ours.at(set(companies))
+        assert set(there.companies) == set(companies) and there.successes.shape == (2, 2 * len(companies))
+        assert there.success(np.ones((len(there.companies), 1)))[-1, 0] == pytest.approx(share)
+
+
 def test_what_never_varies_has_no_width():
     curves = [curve("ours", "1111", world=w, seed=s) for w in (1, 2) for s in (0, 1)]
     found = Study(curves, 50).find(final, middle("ours"), ["ours"])

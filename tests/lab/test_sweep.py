@@ -212,6 +212,11 @@ def test_arms_in_small_are_still_what_they_are(monkeypatch):
     whole = next(c for f, c in grid.items() if f.parent.name == "feedback_imagine")
     assert both.feedback == dataclasses.replace(whole.feedback, start=2)
     assert both.world_model == dataclasses.replace(whole.world_model, updates=1)
+    (alone,) = in_small(read_grid("configs/shell_grid.yaml", "out"), ["ppo"]).values()
+    assert alone.rollout.group_size == 1, "PPO is one by one in small as well"
+    for odd in ({"arms": ["no_such"]}, {"arms": arms, "wrold_model.updates": 1}):
+        with pytest.raises(ConfigError, match="is no arm of the grid and no setting"):
+            in_small(grid, **odd)
 
 
 def test_seeds_of_one_config(base_config):
