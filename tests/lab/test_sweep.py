@@ -277,7 +277,7 @@ def test_the_command_trains_arms_and_sums_them_up(base_config, tmp_path, in_proc
     table = pd.read_csv(out / "summary.csv")
     assert set(table["arm"]) == {"plain", "wide"} and set(table["metric"]) == {
         *("success", "area", "tasks_to_70", "seconds_to_70", "seconds_ratio_to_70"),
-        *("train_calls_per_task", "replies_per_rollout"),
+        *("train_calls_per_task", "replies_per_rollout", "success_level_1"),
     }
     assert set(table["split"]) == {"validation", "train"} and set(table["runs"]) == {1}
     assert capsys.readouterr().out.endswith(f"wrote {out / 'summary.csv'}\n")
