@@ -22,10 +22,10 @@ ROWS = 128  # that one adapter decodes or keeps at a time
 CACHE = 4 * 2**30  # bytes that their keys and values take, at most
 
 
-def rows_within(token_bytes: int, length: int = 1024) -> int:
-    """How many rows of so many tokens `CACHE` holds, at least 1; a power of two, as caches grow. token_bytes: of a
+def rows_within(token_bytes: int) -> int:
+    """How many rows of 1,024 tokens `CACHE` holds, at least 1; a power of two, as caches grow. token_bytes: of a
     token's keys and values."""
-    return 1 << max(0, (CACHE // (token_bytes * length)).bit_length() - 1)
+    return 1 << max(0, (CACHE // (token_bytes * 1024)).bit_length() - 1)
 
 
 class TorchEngine:
