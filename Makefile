@@ -93,6 +93,7 @@ notebooks: setup  ## run all notebooks in order, write results/
 	@$(BIN)/lfo readme
 	@echo "== notebooks: the executed notebooks, metrics, tables and figures are in results/"
 
+science: BEGAN := $(shell date +%s)
 science: setup  ## say how long everything takes, then tune and run all notebooks; resumes where it was interrupted
 	@echo "== science: timing short runs (a few minutes) to estimate the unfinished ones of all grids in configs/"
 	$(BIN)/lfo estimate $(GRIDS) $(foreach name,$(TUNINGS),configs/tuning_$(name).yaml=results/tuning/$(name))
@@ -102,6 +103,7 @@ science: setup  ## say how long everything takes, then tune and run all notebook
 		$(BIN)/lfo sweep --grid configs/tuning_$$name.yaml --out results/tuning/$$name; \
 	done
 	@$(MAKE) --no-print-directory notebooks
+	@echo "== science: $$(( ($$(date +%s) - $(BEGAN)) / 60 )) minutes by the clock, of this call"
 
 test: setup  ## ruff, pytest with coverage, and the notebooks in the smoke profile; installs bubblewrap where it may
 	@echo "== test 1/8: ruff check"

@@ -1,7 +1,8 @@
 """Tables and figures of notebook 06: what the world model knows, and whether the policy follows.
 
 Drawn from the probing_*.csv that `probing.probe` leaves in each run folder and from metrics.jsonl; never loads a
-model. Every number over runs is a median with the interval of `lfo.lab.statistics`; a run is a world and a seed.
+model. Every number over runs is a median with the interval of `lfo.lab.statistics`, but for `progress_table`, whose
+verdicts are those of `lfo.lab.hierarchy`; a run is a world and a seed.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import sacrebleu
 import seaborn as sns
 
 from lfo.envs.phone.phrasings import SITUATION_STATUS, situation_of
+from lfo.lab.hierarchy import correlate, judge
 from lfo.lab.reading import (
     RUN,
     SPLIT_NAMES,
@@ -31,7 +33,7 @@ from lfo.lab.reading import (
     seeds_of,
     success_frame,
 )
-from lfo.lab.statistics import NOTHING, Arrival, calibration_error, kaplan_meier_median, median, spearman, verdict
+from lfo.lab.statistics import Arrival, calibration_error, kaplan_meier_median, median
 from lfo.lab.tables import median_arrival
 from lfo.proportions import wilson
 from lfo.runs import RunError
@@ -246,10 +248,11 @@ def progress_table(runs: Runs) -> pd.DataFrame:
     """Rank correlation of rule accuracy with the success gained after it, validation, by arm; the first row of an arm
     is the hypothesis.
 
-    Whole runs are resampled. With the tasks held fixed, what all runs go through together (they start with much to
-    gain and little knowledge) is taken out; evaluations that only one run has are left out there.
+    Worlds and whole runs are resampled; verdicts on a correlation above 0, Holm over the table. With the tasks held
+    fixed, what all runs go through together (they start with much to gain and little knowledge) is taken out;
+    evaluations that only one run has are left out there.
     """
-    rows, known = [], known_and_done(runs)
+    known, judged, counts = known_and_done(runs), {}, {}
     for arm, (relation, (ahead, fixed)) in itertools.product(runs, PROGRESS.items()):
         points = progress_points(known[known["arm"] == arm], ahead)
         if fixed:
@@ -257,11 +260,13 @@ def progress_table(runs: Runs) -> pd.DataFrame:
             same = points.groupby("tasks")[both]
             points[both] = (points[both] - same.transform("mean")).round(DIGITS)
             points = points[same.transform("size") > 1]
-        members = list(points[["arm", *RUN]].itertuples(index=False, name=None))
-        found = spearman(points["rule_accuracy"], points["gain"], members) if members else NOTHING
-        named = {"arm": arm, "relation": relation, "points": len(points)}
-        rows.append(named | cells(found, "Spearman") | {"runs": found.n})
-        rows[-1]["verdict"] = verdict(found)
+        members = list(points[list(RUN)].itertuples(index=False, name=None))
+        judged[arm, relation] = correlate(points["rule_accuracy"], points["gain"], members), 0.0
+        counts[arm, relation] = len(points)
+    rows = []
+    for (arm, relation), (p, verdict) in judge(judged).items():
+        found, named = judged[arm, relation][0], {"arm": arm, "relation": relation, "points": counts[arm, relation]}
+        rows.append(named | cells(found, "Spearman") | {"runs": found.runs, "p": p, "verdict": verdict})
     return pd.DataFrame(rows)
 
 

@@ -16,14 +16,14 @@ from __future__ import annotations
 import dataclasses
 import math
 import warnings
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from scipy import stats
 
 CONFIDENCE = 0.95
 RESAMPLES = 9999
-ENOUGH_RUNS = 5  # fewer than these decide no hypothesis
+ENOUGH_RUNS = 5  # worlds, or seeds of one: fewer decide no hypothesis, since the signs of n agree in 2**(1 - n) cases
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,38 +95,9 @@ def median(values: Sequence[float]) -> Estimate:
     return Estimate(float(np.median(values)), *bootstrap_interval(values, np.median), len(values))
 
 
-def spearman(x: Sequence[float], y: Sequence[float], runs: Sequence[Hashable]) -> Estimate:
-    """Spearman's rank correlation of points (x, y); nan where one of them never varies.
-
-    runs: the run of each point. Points of one run depend on each other, so whole runs are resampled.
-    """
-    x, y = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
-    members = [np.flatnonzero([r == run for r in runs]) for run in dict.fromkeys(runs)]
-
-    def correlation(chosen) -> float:
-        index = np.concatenate([members[int(i)] for i in chosen])
-        if len(set(x[index])) < 2 or len(set(y[index])) < 2:
-            return np.nan
-        return float(np.corrcoef(stats.rankdata(x[index]), stats.rankdata(y[index]))[0, 1])
-
-    everything = np.arange(len(members))
-    return Estimate(correlation(everything), *bootstrap_interval(everything, correlation), len(members))
-
-
 # --- verdicts --------------------------------------------------------------------------------
 
 SUPPORTED, REFUTED, UNDECIDED = "supported", "refuted", "undecided"
-
-
-def verdict(estimate: Estimate, bar: float = 0.0) -> str:
-    """What the interval says about a hypothesis that predicts a value above `bar`: all of it must lie on one side.
-
-    Fewer than `ENOUGH_RUNS` decide nothing, since their interval is too narrow: the signs of n runs all agree by chance
-    with probability 2**(1 - n), 1 in 4 for three runs and 1 in 16 for five.
-    """
-    if estimate.n < ENOUGH_RUNS:
-        return UNDECIDED
-    return SUPPORTED if estimate.low > bar else REFUTED if estimate.high < bar else UNDECIDED
 
 
 def together(verdicts: Sequence[str]) -> str:

@@ -8,6 +8,7 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
 from lfo.config import as_dict, load_config
 from lfo.lab import hierarchy
@@ -18,6 +19,7 @@ from lfo.lab.hierarchy import (
     Study,
     area,
     area_until,
+    correlate,
     curves_of,
     final,
     holm,
@@ -247,13 +249,93 @@ def test_areas_end_together_also_between_two_evaluations():
     assert area_until(50) is area_until(50), "by which a study knows what it has measured"
 
 
+# --- correlations ----------------------------------------------------------------------------
+
+
+def test_spearman_by_hand():
+    """Ranks 1 2 3 4 5 against 2 1 4 3 5: 1 - 6 * 4 / (5 * 24)."""
+    found = correlate([1, 2, 3, 4, 50], [20, 10, 40, 30, 50], [(0, seed) for seed in range(5)])
+    assert found.value == pytest.approx(0.8) and found.runs == 5
+    assert -1 <= found.low < 0.8 < found.high <= 1
+    assert len(found.parts) == 5 and np.isnan(found.parts).all(), "one point of a seed has no correlation"
+
+
+def test_points_of_one_world_stand_or_fall_together():
+    """Each world by itself falls, together they rise; one draw in nine has one world only."""
+    x, y = [1, 2, 3, 11, 12, 13, 21, 22, 23], [3, 2, 1, 13, 12, 11, 23, 22, 21]
+    runs = [(world, 0) for world in (1, 1, 1, 2, 2, 2, 3, 3, 3)]
+    together, apart = correlate(x, y, runs), correlate(x, y, [(world, 0) for world in range(9)])
+    assert together.value == apart.value == pytest.approx(stats.spearmanr(x, y).statistic) and together.runs == 3
+    assert together.low == pytest.approx(-1) and apart.low > 0 and together.parts == pytest.approx([-1] * 3)
+    same = correlate(x, y, [(1, world) for world, _ in runs])
+    assert (same.value, same.parts) == (together.value, together.parts), "of one world the parts are its seeds"
+
+
+def test_what_never_varies_has_no_correlation():
+    assert math.isnan(correlate([1, 2, 3], [5, 5, 5], [(0, 0), (0, 1), (0, 2)]).value)
+    nothing = correlate([], [], [])
+    assert math.isnan(nothing.value) and nothing.runs == 0 and judge({"": (nothing, 0.0)})[""] == (1, UNDECIDED)
+
+
 # --- verdicts --------------------------------------------------------------------------------
+
+
+AGREED = (0.48, 0.49, 0.5, 0.51, 0.52)  # of five worlds
 
 
 def test_p_values_count_draws_on_the_wrong_side():
     drawn = np.array([0.2] * 97 + [-0.1, 0.0, math.nan])
-    assert hierarchy.p_above(Finding(0.2, 0, 0, 5, drawn), 0.0) == pytest.approx(2 * 4 / 101)
-    assert hierarchy.p_above(Finding(0.2, 0, 0, 5, np.zeros(9)), 0.0) == 1
+    assert hierarchy.p_above(Finding(0.2, 0, 0, 5, drawn, AGREED), 0.0) == pytest.approx(2 * 4 / 101)
+    assert hierarchy.p_above(Finding(0.2, 0, 0, 5, np.zeros(9), AGREED), 0.0) == 1
+
+
+@pytest.mark.parametrize(
+    ("parts", "p"),
+    [
+        ((1, 2, 3), 2 * (1 - stats.t.cdf(2 / (1 / math.sqrt(3)), 2))),  # mean 2, standard deviation 1
+        ((0.2, 0.2, 0.2, 0.2, 0.2), 0),
+        ((0, 0), 1),
+        ((0.2,), 1),
+        ((), 1),
+        ((math.nan, math.inf, 0.2), 1),
+    ],
+)
+def test_worlds_must_agree(parts, p):
+    """All draws are above the bar of 0, and yet."""
+    assert hierarchy.p_above(Finding(0.2, 0, 0, 5, np.full(DRAWS, 0.2), parts), 0.0) == pytest.approx(
+        max(p, 2 / (DRAWS + 1))
+    )
+
+
+def test_claims_of_no_effect_are_rarely_decided_however_many_there_are():
+    """A hundred tables of 50 claims, each of five worlds whose mean is the bar: about one in twenty decides one."""
+    rng, wrong = np.random.default_rng(0), 0
+    for _ in range(100):
+        tables = {}
+        for claim in range(50):
+            parts = rng.normal(size=5)
+            drawn = rng.choice(parts, (400, 5)).mean(axis=1)
+            tables[claim] = Finding(float(np.mean(parts)), 0, 0, 5, np.repeat(drawn, 25), parts.tolist()), 0.0
+        wrong += any(verdict != UNDECIDED for _, verdict in judge(tables).values())
+    assert wrong <= 10
+
+
+def test_a_lower_bound_below_the_bar_decides_nothing():
+    """Theirs never arrives within 80 tasks, ours does after 40: twice, or any number of times more."""
+    curves = [curve("ours", "00", "11", "11", companies="ab", world=w) for w in range(5)]
+    curves += [curve("theirs", "00", "00", "00", companies="ab", world=w) for w in range(5)]
+    found = hierarchy.times_fewer(Study(curves), reach(0.7), "ours", "theirs")
+    assert found.value == 2 and found.parts == [2] * 5
+    assert hierarchy.p_above(found, 3) == 1 and hierarchy.p_above(found, 1.5) < 0.01
+    other = hierarchy.times_fewer(Study(curves), reach(0.7), "theirs", "ours")
+    assert other.value == 0 and other.parts == [0.5] * 5 and hierarchy.p_above(other, 1) < 0.01
+
+
+def test_the_parts_of_one_world_are_its_seeds():
+    curves = [curve("ours", text, seed=s) for s, text in enumerate(("1111", "1100", "0000"))]
+    study = Study([*curves, *(curve("theirs", "1000", seed=s) for s in (0, 1))])
+    assert study.find(final, lead("ours", "theirs"), ["ours", "theirs"]).parts == [0.75, 0.25]
+    assert study.find(final, middle("ours"), ["ours"]).parts == [1, 0.5, 0]
 
 
 def test_holm_by_hand():
@@ -263,7 +345,7 @@ def test_holm_by_hand():
 
 
 def test_draws_are_so_many_that_a_table_of_claims_can_be_decided():
-    sure = Finding(0.5, 0, 0, 5, np.full(DRAWS, 0.5))
+    sure = Finding(0.5, 0, 0, 5, np.full(DRAWS, 0.5), AGREED)
     claims = {i: (sure, 0.1) for i in range(200)}
     assert {verdict for _, verdict in judge(claims).values()} == {SUPPORTED}
 
@@ -271,15 +353,15 @@ def test_draws_are_so_many_that_a_table_of_claims_can_be_decided():
 def test_verdicts_need_runs_and_one_side():
     sure = np.full(999, 0.5)
     claims = {
-        "above": (Finding(0.5, 0, 0, 5, sure), 0.1),
-        "below": (Finding(0.5, 0, 0, 5, sure), 0.9),
-        "few runs": (Finding(0.5, 0, 0, 4, sure), 0.1),
-        "both sides": (Finding(0.5, 0, 0, 5, np.arange(999) / 999), 0.4),
+        "above": (Finding(0.5, 0, 0, 5, sure, AGREED), 0.1),
+        "below": (Finding(0.5, 0, 0, 5, sure, AGREED), 0.9),
+        "few worlds": (Finding(0.5, 0, 0, 8, sure, AGREED[1:]), 0.1),
+        "both sides": (Finding(0.5, 0, 0, 5, np.arange(999) / 999, AGREED), 0.4),
     }
     assert {claim: found for claim, (_, found) in judge(claims).items()} == {
         "above": SUPPORTED,
         "below": REFUTED,
-        "few runs": UNDECIDED,
+        "few worlds": UNDECIDED,
         "both sides": UNDECIDED,
     }
     assert judge(claims)["above"][0] == pytest.approx(4 * 2 / 1000)

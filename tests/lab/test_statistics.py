@@ -6,26 +6,21 @@ import math
 
 import numpy as np
 import pytest
-from scipy.stats import spearmanr
 
 from lfo.lab.statistics import (
-    ENOUGH_RUNS,
     NOTHING,
     REFUTED,
     SUPPORTED,
     UNDECIDED,
     Arrival,
-    Estimate,
     arrival,
     bootstrap_interval,
     calibration_error,
     kaplan_meier_median,
     median,
     pass_hat_k,
-    spearman,
     tasks_to_threshold,
     together,
-    verdict,
 )
 from lfo.proportions import wilson
 
@@ -91,44 +86,10 @@ def test_resamples_without_a_value_are_left_out():
     assert all(map(math.isnan, bootstrap_interval([1, 3], lambda x: math.nan)))
 
 
-def test_spearman_by_hand():
-    """Ranks 1 2 3 4 5 against 2 1 4 3 5: 1 - 6 * 4 / (5 * 24)."""
-    found = spearman([1, 2, 3, 4, 50], [20, 10, 40, 30, 50], runs="abcde")
-    assert found.value == pytest.approx(0.8) and found.n == 5
-    assert -1 <= found.low < 0.8 < found.high <= 1
-
-
-def test_points_of_one_run_stand_or_fall_together():
-    """Each run by itself falls, together they rise; one resample in nine holds one run only."""
-    x, y = [1, 2, 3, 11, 12, 13, 21, 22, 23], [3, 2, 1, 13, 12, 11, 23, 22, 21]
-    together, apart = spearman(x, y, runs="aaabbbccc"), spearman(x, y, runs="abcdefghi")
-    assert together.value == apart.value == pytest.approx(spearmanr(x, y).statistic) and together.n == 3
-    assert together.low == pytest.approx(-1) and apart.low > 0
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "n", "expected"),
-    [
-        (0.1, 0.9, ENOUGH_RUNS, "supported"),
-        (-0.9, -0.1, ENOUGH_RUNS, "refuted"),
-        (-0.1, 0.9, ENOUGH_RUNS, "undecided"),
-        (0.0, 0.9, ENOUGH_RUNS, "undecided"),
-        (0.1, 0.9, ENOUGH_RUNS - 1, "undecided"),
-        (math.nan, math.nan, 1, "undecided"),
-    ],
-)
-def test_a_verdict_needs_an_interval_on_one_side_and_enough_runs(low, high, n, expected):
-    assert verdict(Estimate(0.5, low, high, n)) == expected
-
-
 def test_parts_make_a_whole():
     assert together([SUPPORTED, SUPPORTED]) == SUPPORTED
     assert together([SUPPORTED, UNDECIDED]) == UNDECIDED
     assert together([SUPPORTED, UNDECIDED, REFUTED]) == REFUTED
-
-
-def test_what_never_varies_has_no_correlation():
-    assert math.isnan(spearman([1, 2, 3], [5, 5, 5], runs="abc").value)
 
 
 # --- tasks to a threshold --------------------------------------------------------------------
