@@ -147,14 +147,18 @@ class RunFolder:
         Settings that are gone count as what they always are now, and those of `_anywhere` may differ. What a clone
         brings along are metrics without adapters: such a run is trained again.
         """
-        if not (self.path / "config.json").exists() or not any(self.path.glob("adapters/v*")):
-            return False
-        try:
-            same = _anywhere(as_dict(self.config)) == _anywhere(as_dict(config))
-        except ConfigError:
+        if not any(self.path.glob("adapters/v*")) or not self.is_of(config):
             return False
         last = self.newest()
-        return same and last.get("kind") == "seconds" and last["tasks"] >= config.task_budget
+        return last.get("kind") == "seconds" and last["tasks"] >= config.task_budget
+
+    def is_of(self, config: RunConfig) -> bool:
+        """Whether what lies here is a run of this config, but for the settings of `_anywhere`."""
+        try:
+            there = (self.path / "config.json").exists()
+            return there and _anywhere(as_dict(self.config)) == _anywhere(as_dict(config))
+        except ConfigError:
+            return False
 
     # --- checkpoints --------------------------------------------------------------------------
 

@@ -282,9 +282,11 @@ class Run:
             part += listening[i :: len(parts)]
         if c.policy.tis_cap > 0:
             self._judge([s for part in parts for s in part if s.how not in APART])
-        for i, part in enumerate(self._passes(parts)):
-            seed = derive_seed(c.seed, "joint", self.step, i)
-            again = self.successes.draw(c.rollout.group_size, derive_seed(seed, "imitate")) if updates else []
+        passes = [*self._passes(parts)]
+        waited = [[]] * (count - len(passes))  # shares of examples for more updates than this step has
+        for i, part in enumerate(passes + waited):
+            seed, learns = derive_seed(c.seed, "joint", self.step, i), updates and i < len(passes)
+            again = self.successes.draw(c.rollout.group_size, derive_seed(seed, "imitate")) if learns else []
             samples = self.learner.taught(part) + [imitated(row, c.policy.imitate) for row in again]
             share = [example.encoded for example in examples[i::count]] if i < count else []
             if samples or share:

@@ -1095,10 +1095,12 @@ def test_groups_are_spread_over_the_updates(dealt, monkeypatch):
         ({"world_model.schedule": "alternating"}, [2, 0, 1, 0], [0, 3, 0, 3]),
         ({"world_model.schedule": "world_first", "task_budget": 32}, [0, 0, 0, 2], [2, 1, 1, 2]),
         ({"world_model.schedule": "hierarchical"}, [0, 0, 0, 5], [2, 1, 1, 2]),
+        ({"world_model.schedule": "policy_leads"}, [2, 1, 0, 2], [0, 0, 0, 6]),
     ],
 )
-def test_schedules_make_the_updates_of_joint(dealt, schedule, policy, world_model):
+def test_schedules_make_the_updates_of_joint(dealt, schedule, policy, world_model, monkeypatch):
     """Whoever waits makes them up later; a call is heard once, a group is learned once; replay follows the turns."""
+    monkeypatch.setattr("lfo.learn.schedule.MODEL_EVERY", 4)
     deal = [MIXED] * 3 + [LOST] + [MIXED] + [LOST] * 7 + [MIXED] * 4
     run = dealt(deal, **{"rollout.tasks_per_step": 4, "world_model.updates": 3} | schedule)
     made: list = []
@@ -1114,10 +1116,13 @@ def test_schedules_make_the_updates_of_joint(dealt, schedule, policy, world_mode
     assert [sum(bool(learned) for learned, _ in step) for step in seen] == policy
     assert [sum(bool(heard) for _, heard in step) for step in seen] == world_model
     assert sum(heard for step in seen for _, heard in step) == 32  # each group's two rollouts made the same call
-    alternating, skipping = ("alternating" in schedule.values(), "world_first" in schedule.values())
+    alternating, skipping, leading = (
+        name in schedule.values() for name in ("alternating", "world_first", "policy_leads")
+    )
     groups = 4 if alternating or skipping else 8  # the last four wait for the next turn; the first four passed
     assert sum(learned for step in seen for learned, _ in step) == 2 * groups
-    assert replays == [(3 * 2 if n else 0) if alternating else 3 for n in world_model]
+    turn = 3 * (2 if alternating else 4 if leading else 1)  # of replay updates
+    assert replays == [turn if n else 0 for n in world_model]
 
 
 def test_a_schedule_goes_on_where_it_stopped(config, tmp_path, bills):

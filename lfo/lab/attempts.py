@@ -24,7 +24,8 @@ MOST = 4
 
 
 def measure_attempts(folder: str | Path, most: int = MOST) -> pd.DataFrame:
-    """One row per greedy attempt: split, task_id, level, attempt (from 1), success, calls. Measured once.
+    """One row per greedy attempt: split, task_id, level, attempt (from 1), success, calls. Measured once, or
+    again if there were fewer attempts.
 
     calls: actions, where the environment knows no calls.
 
@@ -32,7 +33,10 @@ def measure_attempts(folder: str | Path, most: int = MOST) -> pd.DataFrame:
     """
     run = RunFolder(folder)
     if run.measured(ATTEMPTS):
-        return read_measurement(run, ATTEMPTS)
+        found = read_measurement(run, ATTEMPTS)
+        last = found.groupby(["split", "task_id"]).last()
+        if (last["success"] | (last["attempt"] >= most)).all():
+            return found
     player, rows = load_player(folder), []
     for split in player.config.eval_splits:
         tasks = player.env.tasks(split)[: player.config.eval_tasks]

@@ -43,16 +43,17 @@ class Cost:
 
     def seconds(self, config: RunConfig, done: int = 0) -> float:
         """Of a run of this kind from `done` sampled tasks to its end."""
-        passes, replays = config.policy.epochs / self.config.policy.epochs, max(1, _replays(self.config))
-        factors = {"joint": passes, "replay": _replays(config) / replays}
+        passes, replays = config.policy.epochs / self.config.policy.epochs, _replays(self.config)
+        factors = {"joint": passes, "replay": _replays(config) / replays if replays else 1.0}
         per_task = sum(s * factors.get(phase, 1.0) for phase, s in self.phases.items())
         left = config.task_budget - done
         return left * per_task + (math.ceil(left / config.eval_every) + (done == 0)) * self.evaluation
 
 
 def _replays(config: RunConfig) -> int:
-    w = config.world_model
-    return w.updates if w and w.lam > 0 else 0
+    """Updates a step beside the joint ones: of the world model, and on what feedback has corrected."""
+    w, f = config.world_model, config.feedback
+    return (w.updates if w and w.lam > 0 else 0) + (f.updates if f else 0)
 
 
 def shortened(config: RunConfig) -> RunConfig:

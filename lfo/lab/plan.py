@@ -63,7 +63,7 @@ from lfo.evaluate import REPLY_TOKENS
 from lfo.learn.forward import LOGITS
 from lfo.rollout.kv_cache import doubled
 from lfo.rollout.torch_engine import ROWS, rows_within
-from lfo.text.base import source
+from lfo.text.base import in_bf16, source
 from lfo.text.codec import STATE_TOKENS
 
 GIB = 2**30
@@ -211,6 +211,7 @@ class _Numbers:
     the `masks` of dropout by the size of the number that it decides on."""
 
     base: int
+    autocast: bool
     compute: int
     lora: int
     norm: int  # from a norm: inputs of queries, keys, values, gate and up
@@ -220,11 +221,12 @@ class _Numbers:
     @classmethod
     def of(cls, model: ModelConfig, device: str) -> _Numbers:
         base = _bytes(model.dtype)
-        compute = 2 if model.autocast else base
-        lora = 2 if model.autocast else 4
-        seen = (base, compute) if model.autocast else (lora, lora)  # without autocast peft casts before dropout
+        autocast = in_bf16(model.autocast, device)
+        compute = 2 if autocast else base
+        lora = 2 if autocast else 4
+        seen = (base, compute) if autocast else (lora, lora)  # without autocast peft casts before dropout
         masks = {n: n if device == "cpu" else 1 for n in (2, 4)}  # like the input on CPU, boolean on CUDA
-        return cls(base, compute, lora, *seen, masks if model.dropout else {2: 0, 4: 0})
+        return cls(base, autocast, compute, lora, *seen, masks if model.dropout else {2: 0, 4: 0})
 
 
 def _bytes(dtype: str) -> int:
@@ -271,7 +273,7 @@ def layer_gradients_per_token(shape: Shape, model: ModelConfig, n: _Numbers, len
     c, m = n.compute, shape.inner
     if model.targets == "all-linear":
         mask = n.masks[n.inner]
-        mlp = m * (c + n.lora + (n.lora if mask and model.autocast else 0))
+        mlp = m * (c + n.lora + (n.lora if mask and n.autocast else 0))
         done = m * (3 * c + mask + n.lora) + 2 * shape.hidden * (n.masks[n.norm] + n.lora)
     else:
         mlp, done = 3 * m * c, 3 * m * c
@@ -284,7 +286,7 @@ def learner_items(shape: Shape, config: RunConfig, device: str, logits: int = LO
     n, length = _Numbers.of(model, device), config.rollout.max_tokens
     tokens = max(1, d.micro_batch_tokens // length) * length
     kept = tokens * kept_per_token(shape, model, n, length, device, 2 if config.coupling == "stacked" else 1)
-    copies = 2 if model.autocast and n.base == 4 else 0
+    copies = 2 if n.autocast and n.base == 4 else 0
     learning = (LOSS, BACKWARD)
     adapters = 4 * _adapters(config) * shape.adapter_parameters(model) / d.processes
     inputs = tokens * shape.hidden * n.base
@@ -307,9 +309,12 @@ def learner_items(shape: Shape, config: RunConfig, device: str, logits: int = LO
     ]
 
 
+SINGLE = ("shared", "echo", "cloning", "memory", "truth")  # couplings that train one adapter
+
+
 def _adapters(config: RunConfig) -> int:
     """How many adapters a run trains."""
-    return 1 if config.world_model is None or config.coupling in ("shared", "echo", "memory", "truth") else 2
+    return 1 if config.world_model is None or config.coupling in SINGLE else 2
 
 
 def _teaching(config: RunConfig) -> int:

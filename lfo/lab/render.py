@@ -68,10 +68,13 @@ def play_groups(player: Player, tasks: Sequence[Task], seed: int) -> list[Rollou
 def advantages_of(rows: Sequence[Rollout], player: Player) -> Advantages:
     """What each rollout's first action counts for in training; None where nothing is learned from it.
 
-    That is so for scouts, and in groups that dynamic sampling drops. Nothing is said of them under PPO, which compares
-    no groups, but asks a value head that is not published.
+    That is so for scouts, and in groups that dynamic sampling drops. Nothing is said of them where a policy learns from
+    no rewards, or imitates what succeeded; nor under PPO, which compares no groups, but asks a value head that is not
+    published.
     """
-    if player.config.ppo:
+    c = player.config
+    imitated = c.feedback and c.feedback.learn == "successes"
+    if c.ppo or imitated or not (c.policy.learning_rate and player.coupling.rewarded):
         return None
     taught = informative(rows)
     samples = Dapo(player.config).assign(list(by_group(taught).values()))
@@ -80,6 +83,17 @@ def advantages_of(rows: Sequence[Rollout], player: Player) -> Advantages:
         for row, sample in zip(taught, samples, strict=True)
     }
     return [first.get(id(row)) for row in rows]
+
+
+def show_groups(folders: Sequence[str | Path], split: str, tasks: int):
+    """As the output of a notebook cell: groups of the newest policy of the first of these runs that has adapters, which
+    a clone's have not, on the first tasks of a split."""
+    playable = [folder for folder in folders if any(Path(folder).glob("adapters/v*"))]
+    if not playable:
+        return "Nothing to play: these runs have no adapters here."
+    player = load_player(playable[0])
+    rows = play_groups(player, player.env.tasks(split)[:tasks], player.config.seed)
+    return show_rollouts(player.codec, rows, advantages_of(rows, player))
 
 
 def render_groups(folder: str | Path, tasks: int, path: str | Path) -> Path:

@@ -31,7 +31,8 @@ from lfo.learn.objectives import Dapo
 from lfo.protocols import AdapterLayout, Environment
 from lfo.rollout import make_engine
 from lfo.rollout.play import play
-from lfo.types import POLICY, Role, Sample
+from lfo.text.base import in_bf16
+from lfo.types import POLICY, Encoded, Role, Sample
 
 MIB = 2**20
 PLANNED = "planned, not measured"
@@ -179,7 +180,8 @@ def update_peaks(way: Way, base: str) -> dict[str, float]:
     def update():
         learner.update(samples, [], 1.0, 0)
 
-    update()  # makes the optimizer's state
+    heard = [Encoded((1,) * 8, (2,) * 8)] if way.stacked else []
+    learner.update(samples, heard, 1.0, 0)  # makes the optimizer's state, and the world model's average
     peak = measured_peak(update)
     items = learner_items(shape_of(base), config, "cpu", way.logits)
     there = sum(p.nbytes for p in learner.model.parameters())
@@ -241,7 +243,7 @@ def speed_table(config: RunConfig, env: Environment, tasks: Sequence[int], repea
     """
     codec, coupling = make_coupling(dataclasses.replace(config, world_model=None), env)
     engine, objective = make_engine(config), Dapo(config)
-    learner = Learner(config, coupling.layout, objective, codec.pad_id, bf16=config.model.autocast is True)
+    learner = Learner(config, coupling.layout, objective, codec.pad_id, bf16=in_bf16(config.model.autocast))
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         engine.load(learner.save_adapters(folder))

@@ -265,7 +265,8 @@ class Learner:
                 norms[f"{name}/grad_norm"] = norm.item()
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        self._average()
+        if f"{WORLD_MODEL}/grad_norm" in norms:
+            self._average()
         return norms
 
     @torch.no_grad()
@@ -274,8 +275,6 @@ class Learner:
 
         The decay grows from 0 to `DECAY`, so that the beginning is soon forgotten.
         """
-        if WORLD_MODEL not in self.layout.names:
-            return
         weights = self.parameters(WORLD_MODEL)
         if not self.averages:
             self.averages[WORLD_MODEL] = [w.detach().clone() for w in weights]

@@ -66,13 +66,15 @@ def test_nobody_tries_again_who_succeeded(played):
 
 def test_attempts_are_measured_once(played, tmp_path, monkeypatch):
     folder = write_run(tmp_path / "run", {}, {"test": ["00"]})
-    monkeypatch.setattr(attempts, "load_player", lambda folder: player("a", "b", "c"))
+    monkeypatch.setattr(attempts, "load_player", lambda folder: player("a", "c"))
     table = measure_attempts(folder, most=2)
     assert table[["split", "task_id", "attempt"]].to_numpy().tolist() == [
-        *(["test", "a", 1], ["test", "b", 1], ["test", "b", 2])  # as many tasks as are evaluated
+        *(["test", "a", 1], ["test", "c", 1], ["test", "c", 2])  # as many tasks as are evaluated
     ]
     monkeypatch.setattr(attempts, "load_player", None)
     assert measure_attempts(folder, most=2).equals(table) and (folder / ATTEMPTS).exists()
+    monkeypatch.setattr(attempts, "load_player", lambda folder: player("a", "c"))
+    assert measure_attempts(folder, most=3)["attempt"].max() == 3, "who failed twice has another one"
 
 
 def test_whoever_was_trained_with_feedback_is_told_by_what_it_stands_around(monkeypatch):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lfo.cli import main
-from lfo.config import as_dict, load_config
+from lfo.config import FeedbackConfig, as_dict, load_config
 from lfo.couplings.dream import AWAKE
 from lfo.lab.estimate import estimate, kind, measure, shortened
 
@@ -60,6 +60,17 @@ def test_seconds_by_hand(config, timed):
     assert cost.seconds(varied(config, lam=0.0)) == 80 * 3.5 + 30
     epochs = dataclasses.replace(config, policy=dataclasses.replace(config.policy, epochs=3))
     assert cost.seconds(epochs) == 80 * 9.5 + 30
+
+
+def test_what_feedback_corrected_is_replayed_as_well(config, timed):
+    """Two updates a step were timed, of the policy alone; or beside 20 of the world model."""
+    alone = dataclasses.replace(config, world_model=None, feedback=FeedbackConfig(start=2, updates=2))
+    cost = measure([alone], workers=1)["baseline, feedback"]
+    assert cost.seconds(alone) == 80 * 7.5 + 30
+    more = dataclasses.replace(alone, feedback=FeedbackConfig(start=2, updates=4))
+    assert cost.seconds(more) == 80 * 11.5 + 30
+    both = dataclasses.replace(config, feedback=FeedbackConfig(start=2, updates=20))
+    assert measure([both], workers=1)["imagine, feedback"].seconds(varied(both, updates=0)) == 80 * 5.5 + 30
 
 
 def test_worlds_and_objectives_are_kinds_of_their_own():

@@ -220,6 +220,20 @@ def test_checkpointing_and_few_logits_save_what_they_are_for(large):
     assert every["logits"] == 12 * 10_240 * 151_936  # of a whole trajectory
 
 
+@pytest.mark.parametrize("pays", [True, False])
+def test_auto_is_what_the_device_is_good_at(large, monkeypatch, pays):
+    monkeypatch.setattr("lfo.text.base.bf16_pays", lambda device: pays)
+    plans = {
+        a: learner_items(
+            SHAPE_CARDS["qwen3-8b"],
+            dataclasses.replace(large, model=dataclasses.replace(large.model, autocast=a)),
+            "cpu",
+        )
+        for a in ("auto", True, False)
+    }
+    assert plans["auto"] == plans[pays] != plans[not pays]
+
+
 @pytest.mark.parametrize(("coupling", "count"), [("imagine", 2), ("shared", 1), ("echo", 1), (None, 1)])
 def test_the_run_decides_on_the_adapters(large, coupling, count):
     w = large.world_model and dataclasses.replace(large.world_model, coupling=coupling) if coupling else None
@@ -229,6 +243,9 @@ def test_the_run_decides_on_the_adapters(large, coupling, count):
     adapter = SHAPE_CARDS["qwen3-8b"].adapter_parameters(config.model)
     assert bytes_of(config)["adapters"] == 4 * count * adapter / 6
     sizes = bytes_of(dataclasses.replace(config, feedback=FeedbackConfig(teacher="average")))
+    if coupling:
+        cloning = dataclasses.replace(config, world_model=dataclasses.replace(w, coupling="cloning"))
+        assert bytes_of(cloning)["adapters"] == 4 * adapter / 6
     averages = [each["running averages"] / (4 * adapter / 6) for each in (bytes_of(config), sizes)]
     assert averages == [count - 1, count], "of the world model, and of the policy, who is nobody's to train"
     assert sizes["optimizer"] == bytes_of(config)["optimizer"]

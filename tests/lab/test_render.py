@@ -8,7 +8,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from lfo.lab.render import COLOURS, ROLES, advantages_of, render_groups, rollouts_html, save_rollouts, show_rollouts
+from lfo.lab.render import (
+    COLOURS,
+    ROLES,
+    advantages_of,
+    render_groups,
+    rollouts_html,
+    save_rollouts,
+    show_groups,
+    show_rollouts,
+)
 from lfo.runs import RunFolder
 from lfo.types import Call, Role, StopReason, Turn
 
@@ -75,8 +84,18 @@ def test_outcome_advantage_and_turns_are_told(codec, rows):
     assert text.count("stop malformed · reward 0 · advantage none") == 2
 
 
-def test_under_ppo_nothing_is_said_of_advantages(codec, rows, make_config):
-    nothing = advantages_of(rows, SimpleNamespace(config=make_config(ppo={})))
+@pytest.mark.parametrize(
+    ("settings", "rewarded"),
+    [
+        ({"ppo": {}}, True),
+        ({"policy.learning_rate": 0}, True),
+        ({}, False),
+        ({"feedback": {"learn": "successes", "start": 2}}, True),
+    ],
+)
+def test_where_advantages_decide_nothing_nothing_is_said_of_them(codec, rows, make_config, settings, rewarded):
+    player = SimpleNamespace(config=make_config(**settings), coupling=SimpleNamespace(rewarded=rewarded))
+    nothing = advantages_of(rows, player)
     text = Page(rollouts_html(codec, rows, nothing)).text
     assert nothing is None and "advantage" not in text and "drops" not in text and text.count("✗") == 3
 
@@ -128,7 +147,7 @@ def test_advantages_are_those_of_training(make_rollout, make_config):
     """Two of three succeed: 1/3 and -2/3 over the group's standard deviation; scouts and dropped groups have none."""
     rows = [make_rollout([1], [2], success=won) for won in (True, False, True)]
     rows += [make_rollout([1], [2], scout=True), make_rollout([1], [2], group=1), make_rollout([1], [2], group=1)]
-    found = advantages_of(rows, SimpleNamespace(config=make_config()))
+    found = advantages_of(rows, SimpleNamespace(config=make_config(), coupling=SimpleNamespace(rewarded=True)))
     assert found[:3] == pytest.approx([0.5**0.5, -(2**0.5), 0.5**0.5], abs=1e-4) and found[3:] == [None] * 3
 
 
@@ -138,4 +157,7 @@ def test_groups_of_a_run_are_played_and_shown(make_config, codec, toy_adapters, 
     (tmp_path / "adapters").mkdir()
     (tmp_path / "adapters" / "v00001").symlink_to(toy_adapters["policy"].parent)
     page = render_groups(tmp_path, 2, tmp_path / "page.html").read_text(encoding="utf-8")
-    assert page.count("of 2 rollouts succeeded") == 2 and page.count("<details") == 4
+    shown = show_groups([tmp_path / "a clone's", tmp_path], "train", 2).data
+    for html in (page, shown):
+        assert html.count("of 2 rollouts succeeded") == 2 and html.count("<details") == 4
+    assert "no adapters" in show_groups([tmp_path / "a clone's"], "train", 2)

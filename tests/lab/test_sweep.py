@@ -22,6 +22,7 @@ from lfo.lab.sweep import (
     Processes,
     SweepError,
     by_arm,
+    finished,
     in_small,
     newest_numbers,
     part_of,
@@ -306,6 +307,8 @@ def test_what_is_finished_is_not_started_again(base_config, tmp_path, in_process
     assert [folder for folder, _ in in_process] == [one, other]
     run = RunFolder(one)
     assert run.finished(config) and not run.finished(dataclasses.replace(config, seed=5))
+    elsewhere = dataclasses.replace(config, tracker="wandb")
+    assert run.finished(elsewhere) and [*finished({one: elsewhere}).values()] == [[one]], "who is told is no matter"
     rows = (one / "metrics.jsonl").read_text().splitlines(keepends=True)
     (one / "metrics.jsonl").write_text("".join(rows[:-1]))
     assert not run.finished(config)

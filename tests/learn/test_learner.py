@@ -665,6 +665,15 @@ def test_the_published_world_model_is_the_running_average(make_learner, samples,
         )
 
 
+def test_the_running_average_waits_where_the_world_model_does(make_learner, samples, examples):
+    learner = updated(make_learner(), samples, examples)
+    before = [w.clone() for w in learner.averages[WORLD_MODEL]]
+    learner.update(samples, [], 1.0, seed=5)
+    assert same(learner.averages[WORLD_MODEL], before)
+    learner.update(samples, examples, 1.0, seed=6)
+    assert not same(learner.averages[WORLD_MODEL], before)
+
+
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 def test_the_sampler_sees_the_learners_model(make_learner, make_rollout, toy_path, tmp_path, temperature):
     """Adapters through their folders, merged, sampled from with a cache: no gap at either temperature."""
