@@ -43,7 +43,7 @@ TABLES = {
     "04_verdicts": "### Claims of the factorial\n\n"
     "What becomes of the claims, which were written down before the worlds were opened, but where "
     "[claims.yaml](../configs/claims.yaml) says\notherwise: aims that were made claims, and two memories. "
-    "Adjusted p-values (Holm) over the table; fewer than five runs decide nothing:",
+    "Adjusted p-values (Holm) over the table; fewer than five worlds decide nothing:",
     "04_factorial": "### Success of every arm\n\n"
     "Success, greedy, all levels; sampled tasks, dropped ones included; median and 95% interval of a "
     "hierarchical bootstrap over worlds, runs, companies and tasks.\n"

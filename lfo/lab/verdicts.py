@@ -60,6 +60,8 @@ class Claim:
                 raise TypeError(f"{name} is one of {', '.join(allowed)}, not {getattr(self, name)}")
         if (self.kind == "level") == bool(self.other):
             raise TypeError("a level has no other, and only a level has none")
+        if self.measure == "tasks_to_70" and self.kind != "times":
+            raise TypeError("fewer tasks are better: they are compared as times")
         if self.of != "success" and (self.measure != "success" or self.by != "company_id"):
             raise TypeError(f"of {self.of} the measure is success, by company_id")
         if self.of in ("attempts", "rules") and (self.levels or self.relative):
