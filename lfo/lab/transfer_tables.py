@@ -32,7 +32,7 @@ def transfer_frame(runs: Runs) -> pd.DataFrame:
     return with_companies(rows, runs).assign(acquaintance=rows["variation"] + ", " + called)
 
 
-def transferred(runs: Runs, split: str, levels: Sequence[int] | None = None) -> list[Curve]:
+def transferred(runs: Runs, split: str, levels: Sequence[int] | None) -> list[Curve]:
     """Success of frozen runs on a split, known phrasings, at these levels (None: all), as curves of one place."""
     if not runs:
         return []
