@@ -17,6 +17,7 @@ from lfo.rollout.batch import Batch, Request
 from lfo.rollout.decoder import Decoder, require_supported
 from lfo.rollout.engine import Completion, Prompt, require_adapter, require_folder
 from lfo.text.base import load_base
+from lfo.types import BASE
 
 ROWS = 128  # that one adapter decodes or keeps at a time
 CACHE = 4 * 2**30  # bytes that their keys and values take, at most
@@ -77,7 +78,7 @@ class TorchEngine:
         if not prompt.tokens or prompt.max_new < 1:
             raise ValueError("a prompt needs at least one token, and max_new at least 1.")
         if prompt.adapter not in self._batches:
-            self._batches["base"] = self._batch(self._pristine)
+            self._batches[BASE] = self._batch(self._pristine)
         self._tickets += 1
         self._batches[prompt.adapter].waiting.append(Request(self._tickets, prompt))
         return self._tickets
