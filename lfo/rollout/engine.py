@@ -73,7 +73,6 @@ def require_folder(folder: str | Path) -> Path:
     Raises:
         FileNotFoundError: it holds none.
     """
-    folder = Path(folder)
-    if not (folder / "adapter_config.json").exists():
+    if not (Path(folder) / "adapter_config.json").exists():
         raise FileNotFoundError(f"{folder} holds no peft adapter (adapter_config.json is missing).")
-    return folder
+    return Path(folder)

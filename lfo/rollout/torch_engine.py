@@ -17,7 +17,6 @@ from lfo.rollout.batch import Batch, Request
 from lfo.rollout.decoder import Decoder, require_supported
 from lfo.rollout.engine import Completion, Prompt, require_adapter, require_folder
 from lfo.text.base import load_base
-from lfo.types import BASE
 
 ROWS = 128  # that one adapter decodes or keeps at a time
 CACHE = 4 * 2**30  # bytes that their keys and values take, at most
@@ -77,8 +76,8 @@ class TorchEngine:
         require_adapter(prompt, self._batches)
         if not prompt.tokens or prompt.max_new < 1:
             raise ValueError("a prompt needs at least one token, and max_new at least 1.")
-        if prompt.adapter not in self._batches:
-            self._batches[BASE] = self._batch(self._pristine)
+        if prompt.adapter not in self._batches:  # the base, for the first time
+            self._batches[prompt.adapter] = self._batch(self._pristine)
         self._tickets += 1
         self._batches[prompt.adapter].waiting.append(Request(self._tickets, prompt))
         return self._tickets
