@@ -5,9 +5,9 @@ from __future__ import annotations
 from scipy import stats
 
 
-def wilson(successes: int, trials: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Wilson score interval of a proportion; (0, 1) without trials."""
+def wilson(successes: int, trials: int) -> tuple[float, float]:
+    """Wilson 95% score interval of a proportion; (0, 1) without trials."""
     if trials == 0:
         return 0.0, 1.0
-    interval = stats.binomtest(successes, trials).proportion_ci(confidence, method="wilson")
+    interval = stats.binomtest(successes, trials).proportion_ci(0.95, method="wilson")
     return float(interval.low), float(interval.high)

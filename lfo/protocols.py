@@ -1,8 +1,8 @@
 """The seams of the house: what an environment, an engine, an objective and a coupling must be able to do.
 
-Whoever adds one of them implements the protocol and names it where it is chosen (`lfo/envs/`, `make_engine`, `Run`,
-`make_coupling`); nothing else in the core names it. `tests/toy.py` has an environment
-of thirty lines that goes through rollout, learning, evaluation and resume.
+Whoever adds one of them implements the protocol and names it where it is chosen (`lfo/envs/`, `make_engine`,
+`make_objective`, `make_coupling`); nothing else in the core names it. `tests/toy.py` has an environment of thirty lines
+that goes through rollout, learning, evaluation and resume.
 
 A rollout is a Python generator, its `Script`: whenever it needs text from a model it yields prompts and is sent their
 completions, and `lfo.rollout.play` keeps the engine busy with the prompts of all of them.
@@ -174,7 +174,7 @@ class Blank:
 
 
 class Engine(Protocol):
-    """Generates with several adapters of one base; "base" names the base without any."""
+    """Generates with several adapters of one base; `lfo.types.BASE` names the base without any."""
 
     generated_tokens: int  # since construction, for tokens/s
 

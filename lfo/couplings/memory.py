@@ -3,7 +3,8 @@
 The controls that a learned world model has to beat, and in many worlds the better choice. `table` looks a call up by
 what it is a case of (`Knowledge.cases`), the narrowest first; `nearest` takes the reply to the most similar call, by
 TF-IDF over `Knowledge.words`; `vote` takes what most of the three nearest mean; `linear`, `boosted` and `additive` are
-classifiers that the environment itself makes for what its answers mean (`Knowledge.classifier`).
+classifiers that the environment itself makes for what its answers mean, `grammar` is told how everything is said there
+(`Knowledge.classifier`).
 """
 
 from __future__ import annotations

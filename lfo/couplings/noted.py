@@ -1,8 +1,7 @@
 """Couplings that set notes into the policy's context, before its one-shot action: who says them differs, nothing else.
 
-`truth` says what would really be answered, an upper bound. `memory` says what was answered before, and learns nothing:
-an exact table with back-off, or the nearest of all calls so far. `imagine` (`lfo.couplings.imagine`) asks the world
-model.
+`truth` says what would really be answered, an upper bound. `memory` (`lfo.couplings.memory`) says what can be made of
+the answers so far without a language model. `imagine` (`lfo.couplings.imagine`) asks the world model.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ class Plain:
             turns = knowledge.supposed(turns, call, self.codec.reply_text(reply))
 
     def intended(
-        self, row: Row, turns: Sequence[Turn], supposed: Sequence[Turn] = ()
+        self, row: Row, turns: Sequence[Turn], supposed: Sequence[Turn]
     ) -> Generator[list[Prompt], list, Call | None]:
         """A script that asks the policy, greedily, what it means to do. Its result: the call to ask about, if any.
 
@@ -132,7 +132,7 @@ class Echo(Plain):
     tools: whose answers are learned.
     """
 
-    def __init__(self, layout: AdapterLayout, tools: Sequence[str], codec: Codec | None = None, scouts: int = 0):
+    def __init__(self, layout: AdapterLayout, tools: Sequence[str], codec: Codec, scouts: int = 0):
         super().__init__(layout, codec, scouts)
         self.tools = tools
 

@@ -51,9 +51,7 @@ ASPECTS: Mapping[str, Callable[[Sequence[str]], object]] = {
 }
 
 
-def form_information(
-    rows: Sequence[Rollout], world: World, permutations: int = 1000, seed: int = 0
-) -> dict[str, dict[str, float]]:
+def form_information(rows: Sequence[Rollout], world: World, permutations: int = 1000) -> dict[str, dict[str, float]]:
     """What a row's first form tells about the department of its task's first goal, in bits, given the industry.
 
     For each of ASPECTS: `bits`, the plug-in estimate of the conditional mutual information; `by_chance`, its mean
@@ -64,7 +62,7 @@ def form_information(
     department = {i: DEPARTMENT_OF_GOAL[tasks[i].goals[0]] for i in {row.task_id for row in rows}}
     industry = {i: world.companies[tasks[i].company_id].industry for i in department}
     forms = [(row.task_id, fields) for row in rows if (fields := _first_form(row)) is not None]
-    deals = [department, *_deals(department, industry, permutations, random.Random(f"{seed}/deals"))]
+    deals = [department, *_deals(department, industry, permutations, random.Random("0/deals"))]
     out = {}
     for name, of in ASPECTS.items():
         bits, *chance = [

@@ -22,6 +22,7 @@ from lfo.types import Encoded, Example
 
 USUAL = "usual rules"  # of the world, known to the letter, and no company's own
 HEARD = (80, 160, 320, 640)
+REPLIES = ("list", "reasons")
 
 
 def heard_calls(env: PhoneEnvironment, count: int, seed: int = 0) -> list[Example]:
@@ -44,12 +45,11 @@ def dial_rows(
     worlds: Sequence[int],
     heard: Sequence[int] = HEARD,
     recalls: Sequence[str] = MEMORIES,
-    replies: Sequence[str] = ("list", "reasons"),
 ) -> list[dict]:
     """Share of calls to which the answer means what the truth means: one row per position of both dials, world, number
     of calls heard, teller and split."""
     rows = []
-    for kinds, said, seed in itertools.product(circumstances, replies, worlds):
+    for kinds, said, seed in itertools.product(circumstances, REPLIES, worlds):
         env = make_environment(EnvConfig(world_seed=seed, circumstances=kinds, replies=said))
         dials = {"circumstances": kinds, "replies": said, "world": seed}
         rows += [dials | row for row in _answered(env, heard_calls(env, max(heard), seed), heard, recalls)]

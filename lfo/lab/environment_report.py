@@ -10,7 +10,7 @@ import json
 import random
 import textwrap
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from sklearn.feature_extraction import DictVectorizer
 from sklearn.tree import DecisionTreeClassifier
@@ -97,15 +97,13 @@ def _all_checks_apply(world: World) -> tuple[PhoneTask, str, str, str]:
     raise ValueError("no training task has a routed department and one that cannot help; try another world seed")
 
 
-def reference_rows(
-    world: World, tasks: Sequence[PhoneTask], episodes: int, rules: Rules = AS_DECIDED, policies=REFERENCE_POLICIES
-) -> list[dict]:
+def reference_rows(world: World, tasks: Sequence[PhoneTask], episodes: int, rules: Rules = AS_DECIDED) -> list[dict]:
     """Success of every reference policy by level (0: all) with Wilson 95% intervals, and the mean shaped reward.
 
     Episodes of one task share its company and user: with more than one the intervals are too narrow.
     """
     out = []
-    for policy in policies:
+    for policy in REFERENCE_POLICIES:
         played = [(t.level, play_scripted(world, t, policy, rules, k)) for t in tasks for k in range(episodes)]
         shaped = defaultdict(list)
         for level, episode in played:
@@ -117,13 +115,11 @@ def reference_rows(
     return out
 
 
-def rule_variant_rows(
-    world: World, tasks: Sequence[PhoneTask], episodes: int, variants: Mapping[str, Rules] = RULE_VARIANTS
-) -> list[dict]:
-    """`reference_rows` once for every set of rules."""
+def rule_variant_rows(world: World, tasks: Sequence[PhoneTask], episodes: int) -> list[dict]:
+    """`reference_rows` once for each of `RULE_VARIANTS`."""
     return [
         {"rules": name, **row}
-        for name, rules in variants.items()
+        for name, rules in RULE_VARIANTS.items()
         for row in reference_rows(world, tasks, episodes, rules)
     ]
 
@@ -212,8 +208,8 @@ def predict_required(
     return [frozenset(fields) for fields in predicted]
 
 
-def learnability(world: World, calls: Sequence[int] = LEARNING_CALLS, seeds: Sequence[int] = (0,)) -> list[dict]:
-    """How well the first n random calls predict what an empty-handed call would be asked for, for every n.
+def learnability(world: World, seeds: Sequence[int] = (0,)) -> list[dict]:
+    """How well the first n random calls predict what an empty-handed call would be asked for: n of `LEARNING_CALLS`.
 
     The calls come in all circumstances; scored where there are none, on the departments of known (validation) and new
     (test) companies that demand something and no other call first. accuracy: share with exactly the right field set,
@@ -223,8 +219,8 @@ def learnability(world: World, calls: Sequence[int] = LEARNING_CALLS, seeds: Seq
     questions = {split: _askable(world, split) for split in ("validation", "test")}
     out = []
     for seed in seeds:
-        observed = observe_calls(world, max(calls), seed)
-        for n in calls:
+        observed = observe_calls(world, LEARNING_CALLS[-1], seed)
+        for n in LEARNING_CALLS:
             for split, keys in questions.items():
                 truths = [frozenset(world.rules[key].required) for key in keys]
                 predicted = predict_required(world, observed[:n], keys)

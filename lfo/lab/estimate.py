@@ -90,10 +90,11 @@ def _cost(config: RunConfig, rows: Sequence[Mapping]) -> Cost:
     return Cost(config, phases, [row for row in rows if row["kind"] == "seconds"][-1]["seconds"]["evaluate"])
 
 
-def estimate(runs: Mapping[Path, RunConfig], workers: int | None = None) -> pd.DataFrame:
+def estimate(runs: Mapping[Path, RunConfig], workers: int | None) -> pd.DataFrame:
     """Kind by kind: runs, those finished, sampled tasks left, hours of one process; a last row for all of them.
 
-    The last row's hours are by the clock: runs are shared among `workers` processes, and none is split.
+    The last row's hours are by the clock: runs are shared among `workers` processes (None: as many as
+    there are cores), and none is split.
     """
     workers = max(1, min(workers or os.cpu_count() or 1, len(runs)))
     open_runs = {f: c for f, c in runs.items() if not RunFolder(f).finished(c)}

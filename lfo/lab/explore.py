@@ -93,11 +93,11 @@ class Explorer:
         """The same task, greedily, told by everybody in turn."""
         return pd.DataFrame([self.greedy(task, source) for source in self.sources])
 
-    def group(self, task: Task, source: str, size: int = 4, seed: int = 0) -> list[Rollout]:
+    def group(self, task: Task, source: str, size: int = 4) -> list[Rollout]:
         """A group of rollouts, sampled as in training; what was said in them is heard."""
         p, coupling = self.player, self.told_by(source)
-        waves = coupling.waves(task, 0, seed, size)
-        rows = play(p.engine, p.codec, [waves], coupling, p.config.rollout, seed, "phone")
+        waves = coupling.waves(task, 0, 0, size)
+        rows = play(p.engine, p.codec, [waves], coupling, p.config.rollout, 0, "phone")
         self.heard += [example for row in rows for example in row.examples]
         return rows
 

@@ -272,7 +272,7 @@ def filled(page: str, name: str, text: str) -> str:
     return f"{before}{begin}\n{text}\n{end}{after}"
 
 
-def write_pages(root: str | Path = ".") -> list[Path]:
+def write_pages(root: str | Path) -> list[Path]:
     """Write the generated parts of all pages of the repository at `root`; returns the pages."""
     made = parts(root)
     for path, places in made.items():

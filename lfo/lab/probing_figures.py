@@ -128,11 +128,11 @@ def reply_figure(runs: Runs) -> plt.Figure:
     return fig
 
 
-def example_table(runs: Runs, each: int = 2) -> pd.DataFrame:
-    """Predictions beside replies at new companies: the first calls of every category and caller of the first run."""
+def example_table(runs: Runs) -> pd.DataFrame:
+    """Predictions beside replies at new companies: of every category and caller the first run's first two."""
     data = _replies({arm: folders[:1] for arm, folders in list(runs.items())[:1]})
     data = data[(data["model"] == "world model") & (data["split"] == "test")]
-    first = data.groupby(["caller", "category"], sort=False).head(each).sort_values("caller", kind="stable")
+    first = data.groupby(["caller", "category"], sort=False).head(2).sort_values("caller", kind="stable")
     return first[["caller", "task_id", "gave", "said", "predicted", "right"]].reset_index(drop=True)
 
 

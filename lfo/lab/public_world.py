@@ -18,6 +18,7 @@ from lfo.envs.twc.episode import OPEN, PUT, TAKE, TOOLS, unlabelled
 from lfo.envs.twc.game import require_game
 from lfo.envs.twc.tasks import TwcTask, all_tasks
 from lfo.lab.reading import RUN, THING_NAMES, Runs, frame
+from lfo.lab.tables import at_last
 from lfo.proportions import wilson
 from lfo.text import TokenizerError, load_codec
 from lfo.text.base import require_base
@@ -139,9 +140,7 @@ def knowledge_table(runs: Runs) -> pd.DataFrame:
     shares = {"rule_accuracy": "answers right", "rule_accuracy_right": "of right places"}
     shares |= {"rule_accuracy_wrong": "of wrong places"}
     known = frame(runs, "rules").reindex(columns=["arm", *RUN, "tasks", "split", "n", *shares])
-    known = known[known["split"].isin(SPLITS)]
-    last = known[known["tasks"] == known.groupby(["arm", *RUN])["tasks"].transform("max")]
-    found = last.groupby(["arm", "split"], sort=False)
+    found = at_last(known[known["split"].isin(SPLITS)]).groupby(["arm", "split"], sort=False)
     table = found[[*shares]].median().assign(questions=found["n"].max(), runs=found.size())
     asked = zip(table["rule_accuracy"], table["questions"], strict=True)
     bounds = [wilson(round(share * n), int(n)) for share, n in asked]

@@ -37,6 +37,7 @@ from lfo.types import POLICY, Encoded, Role, Sample
 MIB = 2**20
 PLANNED = "planned, not measured"
 OTHER = "everything else"
+SMALL = 0.25  # GiB
 SHORT, LONG = (256, 250, 240, 256), (1024,)  # tokens of the rows in one micro-batch
 
 
@@ -70,10 +71,10 @@ def verdict_table(plans: Mapping[str, Sequence[GpuPlan]]) -> pd.DataFrame:
     return pd.DataFrame(rows).assign(source=PLANNED)
 
 
-def memory_figure(plans: Mapping[str, Sequence[GpuPlan]], small: float = 0.25) -> plt.Figure:
+def memory_figure(plans: Mapping[str, Sequence[GpuPlan]]) -> plt.Figure:
     """What lies on each kind of GPU at its peak, and on learners at that of an update too, with the GPU's memory.
 
-    Items below `small` GiB in every bar are one.
+    Items below `SMALL` in every bar are one.
     """
     bars = {}
     for name, gpu in _all(plans):
@@ -83,7 +84,7 @@ def memory_figure(plans: Mapping[str, Sequence[GpuPlan]], small: float = 0.25) -
             held = {item.name: item.bytes / GIB for item in gpu.items if moment in item.moments and item.bytes}
             bars[label] = (held, gpu.capacity / GIB)
     table = pd.DataFrame({label: held for label, (held, _) in bars.items()}).T.fillna(0.0)
-    few = table.columns[table.max() < small]
+    few = table.columns[table.max() < SMALL]
     table = table.drop(columns=few).assign(**{OTHER: table[few].sum(axis=1)})
     fig, ax = plt.subplots(figsize=(11, 1.4 + 0.62 * len(table)), layout="constrained")
     colours = [*sns.color_palette("colorblind"), *sns.color_palette("pastel")]

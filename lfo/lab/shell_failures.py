@@ -54,15 +54,15 @@ def end_of(row: Rollout, request: str) -> str:
     return MISCOPIED if faithful < emitted else OTHER
 
 
-def measure_ends(folder: str | Path, splits: Sequence[str] = tuple(SPLIT_TITLES)) -> pd.DataFrame:
+def measure_ends(folder: str | Path) -> pd.DataFrame:
     """One row per held-out task and policy: split, task_id, skill, policy (`before` is the base, untrained), end, and
-    turns, the greedy episode as JSON. Measured once, on these splits."""
+    turns, the greedy episode as JSON. Measured once."""
     run = RunFolder(folder)
     if run.measured(ENDS):
         return read_measurement(run, ENDS)
     rows = []
     for policy, player in ((BEFORE, untrained(run.config)), (AFTER, load_player(folder))):
-        for split in splits:
+        for split in SPLIT_TITLES:
             tasks = player.env.tasks(split)[: run.config.eval_tasks]
             rows += [{"split": split, "policy": policy, **row} for row in _played(player, tasks)]
     return write_measurement(run, ENDS, rows)
@@ -107,11 +107,11 @@ def end_table(runs: Runs, by: str = "split") -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns)
 
 
-def _roots(env: EnvConfig, split: str = "validation") -> dict[str, str]:
-    """task_id -> the folder in which the task's tree is."""
+def _roots(env: EnvConfig) -> dict[str, str]:
+    """Validation task_id -> the folder in which the task's tree is."""
     return {
-        task.task_id: next((root for root in ROOTS[split] if root in task.initialization), "")
-        for task in tasks_of(env, split)
+        task.task_id: next((root for root in ROOTS["validation"] if root in task.initialization), "")
+        for task in tasks_of(env, "validation")
     }
 
 

@@ -14,7 +14,7 @@ from lfo.envs.shell.sandbox import require_system
 from lfo.envs.shell.systems import SandboxError
 from lfo.lab import factorial
 from lfo.lab.factorial import draw_curves
-from lfo.lab.hierarchy import Finding, Measure, Study, final, lead, middle, read_curves
+from lfo.lab.hierarchy import Finding, Measure, Study, final, lead, middle, number, read_curves
 from lfo.lab.reading import SPLIT_NAMES, TEMPLATE_NAMES, Runs
 from lfo.lab.statistics import in_percent
 from lfo.runs import RunFolder
@@ -42,11 +42,6 @@ def of_world(runs: Runs, name: str) -> dict:
 # --- objectives ------------------------------------------------------------------------------
 
 
-def start(tasks: np.ndarray, success: np.ndarray) -> np.ndarray:
-    """Success at the first evaluation, a measure as those of `lfo.lab.hierarchy`."""
-    return success[0]
-
-
 def growth_table(runs: Runs) -> pd.DataFrame:
     """Success of each arm before and after training, with 95% intervals, and how many times as much that is."""
     rows = []
@@ -55,7 +50,7 @@ def growth_table(runs: Runs) -> pd.DataFrame:
         for split, title in (HELD_OUT if shell else SPLIT_NAMES).items():
             study = Study(read_curves({arm: runs[arm]}, split))
             if study.curves:
-                before, after = (_found(study, measure, arm) for measure in (start, final))
+                before, after = (_found(study, measure, arm) for measure in (number(0), final))
                 times = after.value / before.value if before.value else np.nan
                 row = {"arm": arm, "tasks": title, "before": _text(before), "after": _text(after), "times": times}
                 rows.append(row | {"runs": after.runs})
@@ -70,20 +65,20 @@ def _text(found: Finding) -> str:
     return in_percent(found.value, found.low, found.high)
 
 
-def objectives_figure(shell: Runs, phone: Runs, against: str = "episodes") -> plt.Figure:
-    """Success of some arms against what it cost, the shell world above, the phone's below."""
+def objectives_figure(shell: Runs, phone: Runs) -> plt.Figure:
+    """Success of some arms against sampled episodes, the shell world above, the phone's below."""
     fig, axes = plt.subplots(2, 2, figsize=(13, 8), sharey=True, layout="constrained")
-    draw_curves(axes[0], shell, {split: f"shell, {title}" for split, title in HELD_OUT.items()}, against)
-    draw_curves(axes[1], phone, {split: f"phone, {title}" for split, title in SPLIT_NAMES.items()}, against)
+    draw_curves(axes[0], shell, {split: f"shell, {title}" for split, title in HELD_OUT.items()}, "episodes")
+    draw_curves(axes[1], phone, {split: f"phone, {title}" for split, title in SPLIT_NAMES.items()}, "episodes")
     return fig
 
 
-def settings_table(runs: Runs, reference: str = "ppo") -> pd.DataFrame:
-    """Success of each arm at the end, on known templates, and how many points that is above the reference, 95%."""
+def settings_table(runs: Runs) -> pd.DataFrame:
+    """Success of each arm at the end, on known templates, and how many points that is above the arm `ppo`, 95%."""
     study = Study(read_curves(runs, "validation", by=UNIT))
     rows = []
     for arm in study.arms:
-        after, ahead = _found(study, final, arm), study.find(final, lead(arm, reference), [arm, reference])
+        after, ahead = _found(study, final, arm), study.find(final, lead(arm, "ppo"), [arm, "ppo"])
         points = {"points": 100 * ahead.value, "low": 100 * ahead.low, "high": 100 * ahead.high}
         rows.append({"arm": arm, "after": _text(after)} | points | {"runs": after.runs})
     return pd.DataFrame(rows, columns=["arm", "after", "points", "low", "high", "runs"])

@@ -19,6 +19,7 @@ from lfo.runs import RunError, RunFolder
 
 THRESHOLDS = (0.5, 0.7, 0.9)
 WAYS = {"rule_accuracy": "ways", "rule_accuracy_typical": "usual", "rule_accuracy_way": "routing"}
+KNOWN_AFTER = (40, 80, 160, 320)  # sampled tasks
 EACH = ["arm", *RUN]  # what tells runs apart
 # What steps log of calls, and what is made of it over a run.
 CALLS = {"train_calls_per_task": "mean", "replies_per_rollout": "mean", "examples_seen": "max"}
@@ -138,21 +139,19 @@ def known(runs: Runs, split: str) -> list[Curve]:
     return curves_of(rows.assign(task_id="", company_id=""), ["rule_accuracy"])
 
 
-def known_table(runs: Runs, tasks: Sequence[int] = (40, 80, 160, 320)) -> pd.DataFrame:
+def known_table(runs: Runs) -> pd.DataFrame:
     """How fast is it known what would be answered? Shares as in `known`, after so many sampled tasks: medians over the
     runs with 95% intervals over worlds and runs; runs that were not evaluated at all of these are left out."""
-    rows, rules = [], frame(runs, "rules")
+    names, rows, rules = [f"{tasks} tasks" for tasks in KNOWN_AFTER], [], frame(runs, "rules")
     for split, companies in SPLIT_NAMES.items() if len(rules) else ():
         there = rules[rules["split"] == split].pivot(index=EACH, columns="tasks", values="rule_accuracy")
-        there = there.reindex(columns=list(tasks)).dropna().reset_index().assign(task_id="", company_id="")
-        study = Study(curves_of(there, tasks))
+        there = there.reindex(columns=list(KNOWN_AFTER)).dropna().reset_index().assign(task_id="", company_id="")
+        study = Study(curves_of(there, KNOWN_AFTER))
         for arm in study.arms:
-            each = [study.find(number(place), middle(arm), [arm]) for place in range(len(tasks))]
-            shares = {
-                f"{n} tasks": in_percent(one.value, one.low, one.high) for n, one in zip(tasks, each, strict=True)
-            }
+            each = [study.find(number(place), middle(arm), [arm]) for place in range(len(names))]
+            shares = {name: in_percent(one.value, one.low, one.high) for name, one in zip(names, each, strict=True)}
             rows.append({"companies": companies, "arm": arm, "runs": each[0].runs} | shares)
-    return pd.DataFrame(rows, columns=["companies", "arm", "runs", *(f"{count} tasks" for count in tasks)])
+    return pd.DataFrame(rows, columns=["companies", "arm", "runs", *names])
 
 
 GAINS = {"gain": "mean", "least": "min", "most": "max", "ahead": lambda gains: (gains > 0).sum()}
@@ -193,13 +192,13 @@ def prediction_table(runs: Runs) -> pd.DataFrame:
     return pd.DataFrame(columns=columns) if shown.empty else at_last(shown)[columns].reset_index(drop=True)
 
 
-def sweep_table(folders: Sequence[str | Path], split: str = "validation") -> pd.DataFrame:
+def sweep_table(folders: Sequence[str | Path]) -> pd.DataFrame:
     """One row per run: best and last success, mean over all evaluations (area under the curve), tasks to 70%.
 
-    On this split, or where nothing was evaluated on it, on the first that was.
+    On the validation tasks, or where they were not evaluated, on the first split that was.
     """
     data = success_frame({Path(f).name: [f] for f in folders})
-    split = split if split in set(data["split"]) else data["split"].iloc[0]
+    split = "validation" if "validation" in set(data["split"]) else data["split"].iloc[0]
     rows = []
     for run, one in data[data["split"] == split].groupby("arm", sort=False):
         scores, arrival = one["success"], arrivals(one, 0.7)[0].value

@@ -32,7 +32,7 @@ def transfer_frame(runs: Runs) -> pd.DataFrame:
     return with_companies(rows, runs).assign(acquaintance=rows["variation"] + ", " + called)
 
 
-def transferred(runs: Runs, split: str, levels: Sequence[int] | None = None) -> list[Curve]:
+def transferred(runs: Runs, split: str, levels: Sequence[int] | None) -> list[Curve]:
     """Success of frozen runs on a split, known phrasings, at these levels (None: all), as curves of one place."""
     if not runs:
         return []
@@ -105,13 +105,13 @@ def phrasing_table(runs: Runs) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def told_table(runs: Runs, by: str | None = None) -> pd.DataFrame:
-    """Success by what the policy is told, and by `by` (variation): medians over runs.
+def told_table(runs: Runs) -> pd.DataFrame:
+    """Success by what the policy is told: medians over runs.
 
     low, high: 95%; minus imagined: the difference to what the run's own world model makes of it.
     """
     rows = []
-    for named, part in parts(told_frame(runs), "arm", "split", by):
+    for named, part in parts(told_frame(runs), "arm", "split"):
         tellers = part["told"].unique()
         study = Study(curves_of(part.assign(arm=part["told"]), ["success"]))
         for told in tellers:
@@ -123,8 +123,8 @@ def told_table(runs: Runs, by: str | None = None) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def form_table(runs: Runs, by: str | None = None) -> pd.DataFrame:
-    """Precision and recall of the fields that are asked of the user, and by `by` (level): medians over the runs, 95%.
+def form_table(runs: Runs) -> pd.DataFrame:
+    """Precision and recall of the fields that are asked of the user: medians over the runs, 95%.
 
     Known phrasings; fields are pooled over a run's episodes (micro-averaged). precision: requested fields that the
     task's calls need; runs that request none have none. recall: needed fields that are requested. complete: episodes in
@@ -132,7 +132,7 @@ def form_table(runs: Runs, by: str | None = None) -> pd.DataFrame:
     """
     known, rows = transfer_frame(runs).query("not held_out_phrasing"), []
     known = known.assign(complete=known["useful"] == known["needed"])
-    for named, part in parts(known, "arm", "split", by):
+    for named, part in parts(known, "arm", "split"):
         numbers = {
             "precision": estimate(part, ["useful", "requested"], _share),
             "recall": estimate(part, ["useful", "needed"], _share),

@@ -12,6 +12,7 @@ from lfo.envs import make_environment
 from lfo.protocols import Engine, Environment
 from lfo.rollout import Completion, Prompt, make_engine
 from lfo.train import Player
+from lfo.types import BASE
 
 
 class BareEngine:
@@ -28,7 +29,7 @@ class BareEngine:
         """Nothing is ever loaded."""
 
     def submit(self, prompt: Prompt) -> int:
-        return self._engine.submit(dataclasses.replace(prompt, adapter="base"))
+        return self._engine.submit(dataclasses.replace(prompt, adapter=BASE))
 
     def ready(self) -> list[tuple[int, Completion]]:
         return self._engine.ready()

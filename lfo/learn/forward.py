@@ -30,7 +30,7 @@ class Scorer(torch.nn.Module):
     value_head: a linear map of the last hidden states; it says 0 at first. None: there is none.
     """
 
-    def __init__(self, model: PeftModel, autocast: bool, values: bool = False):
+    def __init__(self, model: PeftModel, autocast: bool, values: bool):
         super().__init__()
         self.model, self.autocast = model, autocast
         base = model.get_base_model()

@@ -7,13 +7,14 @@ from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
 
 from lfo.protocols import Engine
+from lfo.types import BASE
 
 
 @dataclasses.dataclass(frozen=True)
 class Prompt:
     """A request for one continuation.
 
-    tokens: the whole context. adapter: a loaded adapter, or "base". stop: the token that ends the continuation (kept
+    tokens: the whole context. adapter: a loaded adapter, or `BASE`. stop: the token that ends the continuation (kept
     in it). temperature: 0 is greedy. seed: of this continuation's own random stream, so that other requests never
     matter. session: requests of a session usually extend each other, so an engine may keep their KV cache; None for
     a one-off.
@@ -59,9 +60,9 @@ def require_adapter(prompt: Prompt, loaded: Iterable[str]) -> None:
     """Refuse an adapter that nobody loaded.
 
     Raises:
-        UnknownAdapter: the prompt asks for an adapter that is neither among `loaded` nor "base".
+        UnknownAdapter: the prompt asks for an adapter that is neither among `loaded` nor `BASE`.
     """
-    known = dict.fromkeys(["base", *loaded])
+    known = dict.fromkeys([BASE, *loaded])
     if prompt.adapter not in known:
         raise UnknownAdapter(f"no adapter '{prompt.adapter}' is loaded; loaded: {', '.join(known)}.")
 
@@ -72,7 +73,6 @@ def require_folder(folder: str | Path) -> Path:
     Raises:
         FileNotFoundError: it holds none.
     """
-    folder = Path(folder)
-    if not (folder / "adapter_config.json").exists():
+    if not (Path(folder) / "adapter_config.json").exists():
         raise FileNotFoundError(f"{folder} holds no peft adapter (adapter_config.json is missing).")
-    return folder
+    return Path(folder)

@@ -76,8 +76,8 @@ class TorchEngine:
         require_adapter(prompt, self._batches)
         if not prompt.tokens or prompt.max_new < 1:
             raise ValueError("a prompt needs at least one token, and max_new at least 1.")
-        if prompt.adapter not in self._batches:
-            self._batches["base"] = self._batch(self._pristine)
+        if prompt.adapter not in self._batches:  # the base, for the first time
+            self._batches[prompt.adapter] = self._batch(self._pristine)
         self._tickets += 1
         self._batches[prompt.adapter].waiting.append(Request(self._tickets, prompt))
         return self._tickets

