@@ -155,9 +155,8 @@ class RunFolder:
     def is_of(self, config: RunConfig) -> bool:
         """Whether what lies here is a run of this config, but for the settings of `_anywhere`."""
         try:
-            there = (self.path / "config.json").exists()
-            return there and _anywhere(as_dict(self.config)) == _anywhere(as_dict(config))
-        except ConfigError:
+            return _anywhere(as_dict(self.config)) == _anywhere(as_dict(config))
+        except (ConfigError, RunError):  # no run lies here, or one of an older kind
             return False
 
     # --- checkpoints --------------------------------------------------------------------------

@@ -63,7 +63,7 @@ from lfo.evaluate import REPLY_TOKENS
 from lfo.learn.forward import LOGITS
 from lfo.rollout.kv_cache import doubled
 from lfo.rollout.torch_engine import ROWS, rows_within
-from lfo.text.base import in_bf16, source
+from lfo.text.base import bf16_pays, source
 from lfo.text.codec import STATE_TOKENS
 
 GIB = 2**30
@@ -205,6 +205,11 @@ class GpuPlan:
 # --- the learner -----------------------------------------------------------------------------
 
 
+def in_bf16(model: ModelConfig, device: str) -> bool:
+    """What `model.autocast` comes to; "auto" is what pays on a CPU, and always does on a GPU."""
+    return bool(model.autocast) if model.autocast != "auto" else device != "cpu" or bf16_pays(device)
+
+
 @dataclasses.dataclass(frozen=True)
 class _Numbers:
     """Sizes in bytes: `base`, `compute` and `lora` of a number, those of the adapters' inputs (`norm`, `inner`), and
@@ -221,7 +226,7 @@ class _Numbers:
     @classmethod
     def of(cls, model: ModelConfig, device: str) -> _Numbers:
         base = _bytes(model.dtype)
-        autocast = in_bf16(model.autocast, device)
+        autocast = in_bf16(model, device)
         compute = 2 if autocast else base
         lora = 2 if autocast else 4
         seen = (base, compute) if autocast else (lora, lora)  # without autocast peft casts before dropout

@@ -24,14 +24,13 @@ from transformers import AutoModelForCausalLM, Qwen3Config
 
 from lfo.config import RunConfig, build
 from lfo.couplings import BOTH, make_coupling
-from lfo.lab.plan import BACKWARD, GIB, LOSS, MOMENTS, GpuPlan, learner_items, plan, shape_of
+from lfo.lab.plan import BACKWARD, GIB, LOSS, MOMENTS, GpuPlan, in_bf16, learner_items, plan, shape_of
 from lfo.learn.forward import LOGITS
 from lfo.learn.learner import Learner
 from lfo.learn.objectives import Dapo
 from lfo.protocols import AdapterLayout, Environment
 from lfo.rollout import make_engine
 from lfo.rollout.play import play
-from lfo.text.base import in_bf16
 from lfo.types import POLICY, Encoded, Role, Sample
 
 MIB = 2**20
@@ -244,7 +243,7 @@ def speed_table(config: RunConfig, env: Environment, tasks: Sequence[int], repea
     """
     codec, coupling = make_coupling(dataclasses.replace(config, world_model=None), env)
     engine, objective = make_engine(config), Dapo(config)
-    learner = Learner(config, coupling.layout, objective, codec.pad_id, bf16=in_bf16(config.model.autocast))
+    learner = Learner(config, coupling.layout, objective, codec.pad_id, bf16=in_bf16(config.model, "cpu"))
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         engine.load(learner.save_adapters(folder))

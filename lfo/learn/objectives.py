@@ -63,9 +63,7 @@ def group_advantages(
 
 def overlong_penalty(lengths: torch.Tensor, budget: int, buffer: int) -> torch.Tensor:
     """Soft overlong punishment (DAPO eq. 13): 0 up to budget - buffer, then linear, -1 at the budget and beyond."""
-    if buffer == 0:
-        return -(lengths > budget).float()
-    return -((lengths - (budget - buffer)) / buffer).clamp(0.0, 1.0)
+    return -((lengths - (budget - buffer)) / max(1, buffer)).clamp(0.0, 1.0)
 
 
 def dapo_loss(

@@ -119,13 +119,6 @@ def bf16_pays(device: str | torch.device = "cpu") -> bool:
     return bf16 <= CLEARLY * fp32
 
 
-def in_bf16(autocast: bool | str, device: str = "cpu") -> bool:
-    """What `model.autocast` comes to on a device; "auto" is what pays there, as it does on GPUs that are not here."""
-    if autocast != "auto":
-        return bool(autocast)
-    return bf16_pays(device) if device == "cpu" or torch.cuda.is_available() else True
-
-
 def fastest(*contenders: Callable[[], None], rounds: int = 10) -> list[float]:
     """Seconds of processor time of each one's fastest round; rounds are in turn, after one that warms up."""
 

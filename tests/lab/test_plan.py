@@ -222,7 +222,7 @@ def test_checkpointing_and_few_logits_save_what_they_are_for(large):
 
 @pytest.mark.parametrize("pays", [True, False])
 def test_auto_is_what_the_device_is_good_at(large, monkeypatch, pays):
-    monkeypatch.setattr("lfo.text.base.bf16_pays", lambda device: pays)
+    monkeypatch.setattr("lfo.lab.plan.bf16_pays", lambda device: pays)
     plans = {
         a: learner_items(
             SHAPE_CARDS["qwen3-8b"],
