@@ -116,6 +116,9 @@ TABLES = {
     "08_questions": "### Feedback: five questions\n\nWhat its claims answer:",
     "08_feedback": "### Feedback: in training\n\n"
     "First tries, rollouts that read feedback, by place in the group, and why attempts failed; medians over the runs:",
+    "08_failures": "### Feedback: what goes wrong\n\n"
+    "Episodes that fail, and of these the share in which something of a kind does; policies by themselves, "
+    "after training; two episodes of every task:",
     "08_levels": "### Feedback: by level\n\nSuccess at the end by level, as above:",
     "08_attempts": "### Feedback: another try\n\nSuccess within k attempts; from the second on feedback is read:",
     "08_costs": "### Feedback: what it costs\n\nAs above:",

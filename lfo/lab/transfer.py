@@ -24,6 +24,7 @@ from lfo.evaluate import play_tasks
 from lfo.lab.reading import read_measurement, write_measurement
 from lfo.lab.told import told_as_in, usual_world
 from lfo.lab.transfer_tables import TOLD, TRANSFER
+from lfo.protocols import Knowledge
 from lfo.rollout.tasks import TaskStream
 from lfo.runs import RunError, RunFolder
 from lfo.train import Player, load_player
@@ -35,12 +36,13 @@ TELLERS = ("nothing", "imagined", "typical", "typical and house", "truth")
 
 def measure(folder: str | Path, episodes: int = 2, tasks_per_level: int | None = None) -> pd.DataFrame:
     """One row per greedy episode: split, held_out_phrasing, level, variation, task_id, episode, called, success,
-    needed, requested, useful.
+    needed, requested, useful, failed.
 
     variation: how the task's company departs from the typical rules (typical | extra | different). called: whether a
     task at the company was sampled in training. needed: fields that the task's calls demand, with an alternative for
     each that the user declared unavailable; requested: fields that the agent asked the user for, also in forms that
-    were declined; useful: both at once. The episodes of a task differ in the user's behaviour and in the CSR's wording;
+    were declined; useful: both at once; failed: what went wrong, as `Knowledge.feedback` has it, in episodes without
+    success. The episodes of a task differ in the user's behaviour and in the CSR's wording;
     they are the same for every run.
     tasks_per_level: the first ones of each split; None: all. What was measured before, on the same tasks with the same
     adapters, is not played again.
@@ -75,7 +77,8 @@ def measure(folder: str | Path, episodes: int = 2, tasks_per_level: int | None =
     stream = TaskStream(make_environment(run.config.env).tasks("train"), run.config.seed)
     called = {task.company_id for task in stream.take(run.newest()["tasks"])}
     heard = [{"called": company[plan["task_id"]] in called} for plan in planned]
-    rows = [plan | of | _outcome(world, row) for plan, of, row in zip(planned, heard, played, strict=True)]
+    knowledge = player.env.knowledge
+    rows = [plan | of | _outcome(world, knowledge, row) for plan, of, row in zip(planned, heard, played, strict=True)]
     return write_measurement(run, TRANSFER, rows)
 
 
@@ -83,14 +86,15 @@ def _facts(world: World, task: PhoneTask) -> dict:
     return {"task_id": task.task_id, "level": task.level, "variation": world.variation(task.company_id)}
 
 
-def _outcome(world: World, row: Rollout) -> dict:
+def _outcome(world: World, knowledge: Knowledge, row: Rollout) -> dict:
     task = next(t for t in world.tasks if t.task_id == row.task_id)
     forms = [turn for turn in row.turns if turn.tool == FORM]
     requested = {field for turn in forms for field in turn.action.arguments["fields"]}
     unavailable = {field for turn in forms for field in json.loads(turn.observation).get("unavailable", ())}
     needed = set(world.demands_of(task).needed(unavailable))
     counts = {"needed": len(needed), "requested": len(requested), "useful": len(requested & needed)}
-    return {"success": int(row.success), **counts}
+    kinds = set() if row.success else {one.kind for one in knowledge.feedback(row.turns) if one.score < 1}
+    return {"success": int(row.success), **counts, "failed": " ".join(sorted(kinds))}
 
 
 # --- told more or less -----------------------------------------------------------------------

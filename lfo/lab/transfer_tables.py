@@ -17,7 +17,7 @@ from lfo.config import EnvConfig
 from lfo.envs import make_environment
 from lfo.lab.hierarchy import Curve, Measure, Study, curves_of, lead, middle, number
 from lfo.lab.reading import RUN, Runs, by_run, cells, count_runs, measurements, parts
-from lfo.lab.statistics import Estimate, pass_hat_k
+from lfo.lab.statistics import Estimate, in_percent, pass_hat_k
 from lfo.runs import RunFolder
 
 TRANSFER, TOLD, ATTEMPTS = "transfer.csv", "told.csv", "attempts.csv"
@@ -142,6 +142,25 @@ def form_table(runs: Runs) -> pd.DataFrame:
             named |= cells(score, name, f"{name} ")
         each = by_run(part)[["requested", "needed"]].mean().median()
         rows.append(named | {"requested": each["requested"], "needed": each["needed"], "runs": count_runs(part)})
+    return pd.DataFrame(rows)
+
+
+def failure_table(runs: Runs) -> pd.DataFrame:
+    """What goes wrong: episodes that fail, and of these the share in which something of each kind does; medians over
+    the runs, 95%. Known phrasings; kinds are those of `failed_<kind>` in docs/metrics.md. Runs that were measured
+    before kinds were are left out.
+    """
+    data, rows = transfer_frame(runs).query("not held_out_phrasing"), []
+    if "failed" not in data:
+        return pd.DataFrame()
+    data = data.dropna(subset="failed")
+    kinds = data["failed"].str.get_dummies(" ")
+    data = pd.concat([data.assign(lost=1 - data["success"]), kinds], axis=1)
+    for named, part in parts(data, "arm", "split"):
+        found = {"failed": estimate(part, ["lost"])}
+        found |= {kind.replace("_", " "): estimate(part, [kind, "lost"], _share) for kind in kinds}
+        rows.append(named | {name: in_percent(one.value, one.low, one.high) for name, one in found.items()})
+        rows[-1]["runs"] = count_runs(part)
     return pd.DataFrame(rows)
 
 

@@ -624,6 +624,20 @@ def test_what_new_words_cost(transferred):
     assert lost["low"] < 0.125 < lost["high"] and [nothing[name] for name in ("lost", "minus other")] == [0, 0]
 
 
+def test_what_went_wrong_is_counted_over_failures(transferred):
+    """Seed 0 fails in one of four known validation episodes, in two ways; seed 1 in none. Older tables say nothing."""
+    assert transfer_tables.failure_table(transferred).empty
+    for folder in transferred["arm"]:
+        path = folder / "transfer.csv"
+        table = pd.read_csv(path)
+        table["failed"] = table["success"].map({0: "missing_auth wrong_order", 1: ""})
+        table.to_csv(path, index=False)
+    rows = transfer_tables.failure_table(transferred).set_index("companies")
+    known = rows.loc[reading.SPLIT_NAMES["validation"]]
+    assert known["failed"].startswith("12% [0") and known["runs"] == 2
+    assert known["missing auth"] == known["wrong order"]
+
+
 def test_precision_and_recall_of_the_form(transferred):
     """Validation, four episodes of 3 requested and 2 needed fields: 7 useful ones in seed 0, 8 in seed 1; of seed 0's
     second task, drawn twice, 6."""

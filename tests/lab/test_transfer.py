@@ -24,7 +24,7 @@ from lfo.lab.transfer_tables import TRANSFER
 from lfo.rollout.tasks import TaskStream
 from lfo.runs import RunError, RunFolder
 from lfo.text.codec import Codec
-from lfo.types import Call, Turn
+from lfo.types import Call, Malformed, Turn
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def test_one_row_per_episode_of_every_condition(run, world):
     rows = measure(run, episodes=2, tasks_per_level=1)
     assert len(rows) == len(CONDITIONS) * len(LEVELS) * 2
     facts = ["split", "held_out_phrasing", "task_id", "level", "variation", "episode"]
-    assert list(rows.columns) == [*facts, "called", "success", "needed", "requested", "useful"]
+    assert list(rows.columns) == [*facts, "called", "success", "needed", "requested", "useful", "failed"]
     assert (rows["useful"] <= rows[["needed", "requested"]].min(axis=1)).all() and rows["requested"].any()
     assert set(zip(rows["split"], rows["held_out_phrasing"], strict=True)) == set(CONDITIONS)
     tasks = {t.task_id: t for t in world.split("test") + world.split("validation")}
@@ -67,19 +67,23 @@ def test_one_row_per_episode_of_every_condition(run, world):
     assert sorted(rows["episode"].unique()) == [0, 1] and set(rows["success"]) <= {0, 1}
 
 
-def test_what_a_form_requests_beside_what_the_task_needs(world):
+def test_what_a_form_requests_beside_what_the_task_needs(run, world):
     """An oracle asks for what is needed, whatever users withhold, and nothing else; one field swapped is one less."""
+    knowledge = make_environment(RunFolder(run).config.env).knowledge
     for task in world.split("test"):
         episode = callers.play_scripted(world, task, "oracle")
         row = SimpleNamespace(task_id=task.task_id, turns=episode.turns, success=episode.success)
-        outcome = transfer._outcome(world, row)
+        outcome = transfer._outcome(world, knowledge, row)
         assert outcome["needed"] == outcome["requested"] == outcome["useful"] and outcome["success"]
+        assert outcome["failed"] == ""
     task = world.split("test", (2,))[0]
     needed = world.demands_of(task).needed()
     other = next(f for f in FIELDS if f not in needed)
-    turns = [Turn(Call(FORM, {"fields": [other, needed[0]]}), "{}", "ok")]
+    form = Call(FORM, {"fields": [other, needed[0]]})
+    turns = [Turn(Malformed("", "no such tool"), "", "malformed"), Turn(form, "{}", "declined"), Turn(form, "{}", "ok")]
     row = SimpleNamespace(task_id=task.task_id, turns=turns, success=False)
-    assert transfer._outcome(world, row) == {"success": 0, "needed": len(needed), "requested": 2, "useful": 1}
+    counts = {"success": 0, "needed": len(needed), "requested": 2, "useful": 1}
+    assert transfer._outcome(world, knowledge, row) == counts | {"failed": "declined_form malformed_call"}
 
 
 def test_all_tasks_of_the_world_unless_told_otherwise(run, world, monkeypatch):
