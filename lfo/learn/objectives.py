@@ -27,6 +27,9 @@ OVERLONG = 0.1  # last share of the token budget in which the soft penalty grows
 REMEMBERED = 0.9  # of the running mean of the rewards, from step to step; PPO without a critic
 
 
+EPS = 1e-6  # beside a standard deviation that may be 0
+
+
 @dataclasses.dataclass
 class LossSum:
     """A loss before normalisation. total: scalar sum over tokens; count: tokens; metrics: sums over the same tokens."""
@@ -40,25 +43,18 @@ class LossSum:
         return self.total / max(1, self.count if global_count is None else global_count)
 
 
-def group_advantages(
-    rewards: torch.Tensor, groups: torch.Tensor, eps: float = 1e-6, counted: torch.Tensor | None = None
-) -> torch.Tensor:
-    """Rewards normalised within each group (arXiv 2402.03300, section 4.1.2).
+def group_advantages(rewards: torch.Tensor, counted: torch.Tensor | None = None) -> torch.Tensor:
+    """The rewards of one group, normalised (GRPO, arXiv 2402.03300, section 4.1.2).
 
-    rewards, groups: (B,). counted: (B,) bool, whose mean is the baseline, where a group has any; None: everybody's, as
-    in GRPO. With the first attempts' mean a success that was helped keeps an advantage where all that were helped
-    succeed (RLTF-SD, arXiv 2602.02482). Returns (B,): (r - mean) / (std + eps), std over the group with divisor G.
+    rewards: (G,). counted: (G,) bool, whose mean is the baseline, if there is any; None: everybody's, as in GRPO. With
+    the first attempts' mean a success that was helped keeps an advantage where all that were helped succeed (RLTF-SD,
+    arXiv 2602.02482). Returns (G,): (r - mean) / (std + EPS), std over the group with divisor G.
 
-    >>> group_advantages(torch.tensor([1., 0., 0., 0.]), torch.zeros(4))
+    >>> group_advantages(torch.tensor([1., 0., 0., 0.]))
     tensor([ 1.7320, -0.5773, -0.5773, -0.5773])
     """
-    out = torch.zeros_like(rewards)
-    for group in groups.unique():
-        members = groups == group
-        r = rewards[members]
-        base = r if counted is None or not counted[members].any() else r[counted[members]]
-        out[members] = (r - base.mean()) / (r.std(correction=0) + eps)
-    return out
+    base = rewards if counted is None or not counted.any() else rewards[counted]
+    return (rewards - base.mean()) / (rewards.std(correction=0) + EPS)
 
 
 def overlong_penalty(lengths: torch.Tensor, budget: int, buffer: int) -> torch.Tensor:
@@ -235,13 +231,12 @@ class Dapo:
         With `feedback.baseline` first they are relative to those who read no feedback.
         """
         samples = []
-        for group in groups:
-            played = [row for row in group if not row.scout]
+        for played in filter(None, ([row for row in group if not row.scout] for group in groups)):
             lengths = torch.tensor([float(len(row.tokens)) for row in played])
             penalty = overlong_penalty(lengths, self.budget, int(OVERLONG * self.budget))
             rewards = torch.tensor([row.outcome.reward for row in played]) + penalty
             counted = torch.tensor([not (self.first and row.guided) for row in played])
-            advantages = group_advantages(rewards, torch.zeros(len(played)), counted=counted).tolist()
+            advantages = group_advantages(rewards, counted).tolist()
             for row, a in zip(played, advantages, strict=True):
                 per_token = [a if role == Role.ACTION else 0.0 for role in row.roles]
                 samples.append(Sample(row.tokens, row.roles, row.logprobs, per_token))
@@ -301,10 +296,10 @@ class Ppo:
         return LossSum(loss.total + self.ppo.value_weight * values, loss.count, metrics)
 
 
-def _normalised(rows: Sequence[Sequence[float]], eps: float = 1e-6) -> list[list[float]]:
+def _normalised(rows: Sequence[Sequence[float]]) -> list[list[float]]:
     """Minus the mean, over the standard deviation, both of all numbers in all rows."""
     every = torch.tensor([x for row in rows for x in row], dtype=torch.float64)
-    every = (every - every.mean()) / (every.std(correction=0) + eps)
+    every = (every - every.mean()) / (every.std(correction=0) + EPS)
     return [part.tolist() for part in every.split([len(row) for row in rows])]
 
 

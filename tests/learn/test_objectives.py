@@ -41,25 +41,22 @@ def test_doctests():
 
 def test_advantages_of_four_rollouts_by_hand():
     """Mean 1/4, variance ((3/4)^2 + 3 (1/4)^2) / 4 = 3/16: the winner gets (3/4) / (sqrt(3)/4) = sqrt(3)."""
-    advantages = group_advantages(torch.tensor([0.0, 1.0, 0.0, 0.0]), torch.zeros(4))
+    advantages = group_advantages(torch.tensor([0.0, 1.0, 0.0, 0.0]))
     third = 1 / math.sqrt(3)
     assert advantages.tolist() == pytest.approx([-third, math.sqrt(3), -third, -third], rel=1e-5)
 
 
-def test_advantages_do_not_cross_groups():
-    """Groups 7 (rewards 1, 0) and 3 (rewards 10, 20, 30, variance 200/3) interleaved."""
-    advantages = group_advantages(torch.tensor([1.0, 10, 20, 0, 30]), torch.tensor([7, 3, 3, 7, 3]))
+def test_advantages_do_not_cross_groups(make_config, make_rollout):
+    """One group has rewards 1 and 0, the other 10, 20 and 30, whose variance is 200/3."""
+    groups = [[make_rollout([1], [2], reward=r) for r in rewards] for rewards in ((1, 0), (10, 20, 30))]
+    found = [sample.advantages[1] for sample in Dapo(make_config()).assign(groups)]
     side = 10 / math.sqrt(200 / 3)
-    assert advantages.tolist() == pytest.approx([1, -side, 0, -1, side], abs=1e-4)
+    assert found == pytest.approx([1, -1, -side, 0, side], abs=1e-4)
 
 
 @pytest.mark.parametrize("reward", [0.0, 1.0])
 def test_a_group_of_one_mind_teaches_nothing(reward):
-    assert group_advantages(torch.full((4,), reward), torch.zeros(4)).tolist() == [0.0] * 4
-
-
-def test_no_rollouts_no_advantages():
-    assert group_advantages(torch.tensor([]), torch.tensor([])).tolist() == []
+    assert group_advantages(torch.full((4,), reward)).tolist() == [0.0] * 4
 
 
 # --- the overlong penalty --------------------------------------------------------------------
