@@ -269,7 +269,8 @@ class Run:
             yield {f"corrected/{name.removeprefix('policy/')}": value for name, value in found.items()}
 
     def _joint(self, updates, listening: list[Sample], examples: list[Example], count: int, factor: float):
-        """One optimizer step per update (and pass over it), with its share of the examples in the first pass."""
+        """One optimizer step per update (and pass over it), with its share of the examples; then one for each share
+        that is left, where the world model waited for its turn."""
         c = self.config
         assigned = self._assigned(updates)
         if self.objective.uses_values and updates:

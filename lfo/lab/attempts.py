@@ -25,7 +25,7 @@ MOST = 4
 
 def measure_attempts(folder: str | Path, most: int = MOST) -> pd.DataFrame:
     """One row per greedy attempt: split, task_id, level, attempt (from 1), success, calls. Measured once, or
-    again if there were fewer attempts.
+    again if there were fewer attempts and adapters are still here.
 
     calls: actions, where the environment knows no calls.
 
@@ -34,8 +34,8 @@ def measure_attempts(folder: str | Path, most: int = MOST) -> pd.DataFrame:
     run = RunFolder(folder)
     if run.measured(ATTEMPTS):
         found = read_measurement(run, ATTEMPTS)
-        last = found.groupby(["split", "task_id"]).last()
-        if (last["success"] | (last["attempt"] >= most)).all():
+        last, again = found.groupby(["split", "task_id"]).last(), any(run.path.glob("adapters/v*"))
+        if not again or (last["success"] | (last["attempt"] >= most)).all():
             return found
     player, rows = load_player(folder), []
     for split in player.config.eval_splits:

@@ -43,8 +43,9 @@ from lfo.runs import RunFolder
 
 FROZEN, TRAINED = "frozen", "trained"
 NOTHING, WORLD_MODEL, PLACEBO, TRUTH = "nothing", "world model", "placebo", "truth"
+SILENT = "imagine_silent"
 MEMORIES = ("table", "nearest", "vote", "linear", "boosted", "additive", "grammar")
-ORDER = (NOTHING, *MEMORIES, WORLD_MODEL, "imagine_memory", TRUTH)
+ORDER = (NOTHING, *MEMORIES, WORLD_MODEL, "imagine_memory", SILENT, TRUTH)
 COLUMNS = "arm policy notes world circumstances replies metric split median low high runs source".split()
 REACHED = 0.7  # of what somebody reaches who is told the truth
 MEASURES: Mapping[str, Measure] = {"success": final, "area": area, "tasks_to_70": reach(REACHED)}
@@ -60,7 +61,8 @@ def facts(config: RunConfig) -> dict:
     """What an arm is: policy frozen or trained, who says the notes, and the dials of its world.
 
     notes: "nothing" without a world model; of a coupling that says none, its name; "placebo" of a world model that is
-    taught other calls' replies. Where later attempts read feedback that is said as well.
+    taught other calls' replies, "imagine_silent" of one that is silent where it is unsure. Where later attempts read
+    feedback that is said as well.
     """
     w = config.world_model
     if w is None:
@@ -68,7 +70,8 @@ def facts(config: RunConfig) -> dict:
     elif w.shuffle:
         notes = PLACEBO
     else:
-        notes = {"memory": w.recall, "truth": TRUTH, "imagine": WORLD_MODEL}.get(w.coupling, w.coupling)
+        said = {"memory": w.recall, "truth": TRUTH, "imagine": SILENT if w.unsure_below else WORLD_MODEL}
+        notes = said.get(w.coupling, w.coupling)
     if config.feedback:
         said = {"shuffled": "others' feedback", "none": "tried again"}.get(config.feedback.source, "feedback")
         notes = said if w is None else f"{notes}, {said}"

@@ -23,7 +23,7 @@ from scipy import stats
 from lfo.config import EnvConfig, derive_seed
 from lfo.envs import make_environment
 from lfo.lab.reading import Runs, by_run, spending
-from lfo.lab.statistics import CONFIDENCE, ENOUGH_RUNS, REFUTED, SUPPORTED, UNDECIDED, arrival
+from lfo.lab.statistics import CONFIDENCE, ENOUGH, REFUTED, SUPPORTED, UNDECIDED, arrival
 from lfo.runs import RunFolder
 from lfo.types import Task
 
@@ -191,7 +191,8 @@ class Finding:
     """A statistic of some arms: its value, its 95% interval, the runs of the smallest arm, and what else verdicts ask.
 
     drawn: the statistic of every draw, nan where it has no value. parts: the statistic of each world by itself, or
-    where there is one world, of each seed. most: as drawn, where what was drawn is but a lower bound.
+    where there is one world, of each seed that all of the arms have. most: the most that each draw may be, where what
+    was drawn is but the least.
     """
 
     value: float
@@ -347,37 +348,35 @@ def lead(arm: str, other: str) -> Statistic:
     return lambda found: _median(found[arm]) - _median(found[other])
 
 
-def times(arm: str, other: str, given: float) -> Statistic:
+def times(arm: str, other: str, given: float, mine_given: float = math.inf) -> Statistic:
     """How many times the median of an arm the median of another is.
 
-    Where only the other never arrives it counts as the tasks that it was `given`: a lower bound. 0 where only the arm
-    never arrives; nan where neither does, or the arm was there from the start.
+    Where only the other never arrives it counts as the tasks that it was `given`: a lower bound. Where only the arm
+    never arrives it counts as `mine_given`, an upper bound; 0 without one. nan where neither does, or the arm was there
+    from the start.
     """
 
     def ratio(found: Values) -> np.ndarray:
         mine, theirs = _median(found[arm]), _median(found[other])
         unknown = (np.isinf(mine) & np.isinf(theirs)) | (mine == 0)
-        theirs = np.where(np.isinf(theirs), given, theirs)
-        return np.where(unknown, math.nan, theirs / np.where(unknown, 1.0, mine))
+        theirs, mine = np.where(np.isinf(theirs), given, theirs), np.where(np.isinf(mine), mine_given, mine)
+        with np.errstate(divide="ignore", invalid="ignore"):  # of what was given nothing
+            return np.where(unknown, math.nan, theirs / np.where(unknown, 1.0, mine))
 
     return ratio
 
 
 def times_fewer(study: Study, measure: Measure, arm: str, other: str) -> Finding:
-    """`times`, with the least that a run of the other was given in the worlds that both have; its parts count whoever
+    """`times`, with the least that a run of the other was given in the worlds that both have; its parts count one that
     never arrives as what it was given."""
     arms, given = (arm, other), {arm: math.nan, other: math.nan}
     for curve in study.common(arms).curves:
         if curve.arm in arms:
             given[curve.arm] = np.fmin(given[curve.arm], curve.tasks[-1])
-
-    def capped(found: Values) -> float:
-        mine, theirs = (min(float(_median(found[one])), given[one]) for one in arms)
-        return theirs / mine if mine else math.nan
-
-    found, most = study.find(measure, times(arm, other, given[other]), arms), times(arm, other, math.inf)
-    bounds = {"most": study.find(measure, most, arms).drawn, "parts": study.parts(measure, capped, arms)}
-    return dataclasses.replace(found, **bounds)
+    found = study.find(measure, times(arm, other, given[other]), arms)
+    most = study.find(measure, times(arm, other, math.inf, given[arm]), arms).drawn
+    parts = study.parts(measure, times(arm, other, given[other], given[arm]), arms)
+    return dataclasses.replace(found, most=most, parts=parts)
 
 
 def _median(values: np.ndarray | Sequence[float]) -> np.ndarray:
@@ -391,24 +390,30 @@ def _median(values: np.ndarray | Sequence[float]) -> np.ndarray:
 # --- verdicts --------------------------------------------------------------------------------
 
 
-def p_above(finding: Finding, bar: float) -> float:
-    """Two-sided p-value of the hypothesis that the statistic is `bar`: the larger of the bootstrap's and the parts'.
+def sides(finding: Finding, bar: float) -> tuple[float, float]:
+    """One-sided p-values of the statistic being above the bar, and below: the larger of the bootstrap's and the parts'.
 
-    The bootstrap's is (1 + draws on the wrong side) / (1 + all draws), doubled (Davison and Hinkley 1997, eq. 4.11);
-    draws without a value, and lower bounds below the bar, count against. By itself it does not stand a correction for
-    many claims: five worlds of no effect lie on one side of the bar in one case of 16, and so do all of their draws.
+    The bootstrap's is (1 + draws on the wrong side) / (1 + all draws) (Davison and Hinkley 1997, eq. 4.11); draws
+    without a value count against, and so do bounds that leave it open. By itself it does not stand a correction for
+    many claims: five worlds of no effect lie on one side of the bar in one case of 16, and most of their draws do.
+    The parts' is Student's (1908) of their mean; fewer than `ENOUGH` of them say nothing, all alike leave no doubt.
     """
     most = finding.drawn if finding.most is None else finding.most
-    below, above = (np.count_nonzero(wrong) for wrong in (~(finding.drawn > bar), ~(most < bar)))
-    return max(min(1.0, 2 * (1 + min(below, above)) / (1 + len(finding.drawn))), _p_of_parts(finding.parts, bar))
+    wrong = (np.count_nonzero(~(finding.drawn > bar)), np.count_nonzero(~(most < bar)))
+    drawn = [(1 + count) / (1 + len(finding.drawn)) for count in wrong]
+    parts = np.array([part for part in finding.parts if math.isfinite(part)])
+    if len(parts) < ENOUGH:
+        return 1.0, 1.0
+    if len(set(parts)) == 1:
+        agree = [float(not parts[0] > bar), float(not parts[0] < bar)]
+    else:
+        agree = [float(stats.ttest_1samp(parts, bar, alternative=way).pvalue) for way in ("greater", "less")]
+    return max(drawn[0], agree[0]), max(drawn[1], agree[1])
 
 
-def _p_of_parts(parts: Sequence[float], bar: float) -> float:
-    """Student's t-test (1908) that the mean of the parts is `bar`; parts that are all the same leave no doubt."""
-    known = [part for part in parts if math.isfinite(part)]
-    if len(known) < 2 or len(set(known)) == 1:
-        return float(len(known) < 2 or known[0] == bar)
-    return float(stats.ttest_1samp(known, bar).pvalue)
+def p_above(finding: Finding, bar: float) -> float:
+    """Two-sided p-value of the hypothesis that the statistic is `bar`: the smaller of `sides`, doubled."""
+    return min(1.0, 2 * min(sides(finding, bar)))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -423,13 +428,12 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def judge(claims: Mapping[Hashable, tuple[Finding, float]]) -> dict[Hashable, tuple[float, str]]:
     """The adjusted p-value of every claim that a statistic is above a bar, and the verdict on it.
 
-    Supported or refuted, where the adjusted p-value is below 5% and at least `ENOUGH_RUNS` parts, worlds or the seeds
-    of one, speak for one side; else undecided.
+    Supported or refuted, where the adjusted p-value is below 5%, by the side that it is of; else undecided.
     """
     adjusted = holm([p_above(finding, bar) for finding, bar in claims.values()])
     verdicts = {}
     for (claim, (finding, bar)), p in zip(claims.items(), adjusted, strict=True):
-        sure = p < 1 - CONFIDENCE and len(finding.parts) >= ENOUGH_RUNS
-        side = SUPPORTED if np.mean(finding.drawn > bar) > 0.5 else REFUTED
+        above, below = sides(finding, bar)
+        side, sure = SUPPORTED if above < below else REFUTED, p < 1 - CONFIDENCE
         verdicts[claim] = (p, side if sure else UNDECIDED)
     return verdicts

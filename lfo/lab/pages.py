@@ -86,8 +86,8 @@ TABLES = {
     "company all that can be known, and the truth; `placebo` was trained beside notes that are wrong:",
     "04_progress": "### Does what is known predict what is achieved?\n\n"
     "Rank correlation, at known companies, of what is known with the success gained later, and with success itself;\n"
-    "whole runs resampled. The first row of each arm is the hypothesis of\n"
-    "notebook 06, judged by its rule:",
+    "worlds and whole runs resampled. The first row of each arm is the hypothesis of\n"
+    "notebook 06; verdicts by the rule of the claims, over all rows:",
     "04_dials": "### Both dials\n\n"
     "Kinds of circumstances, and whether CSRs give reasons: success after 320 tasks, policy\n"
     "frozen ([dials.yaml](../configs/dials.yaml)):",
@@ -219,7 +219,7 @@ def _verdicts(results: Path) -> str:
     lines = []
     for hypothesis, splits in found.items():
         said = {PLACES[split]: _verdict(parts) for split, parts in splits.items()}
-        alike = len(said) > 1 and len(set(said.values())) == 1
+        alike = len(said) > 1 and all(parts == splits[next(iter(splits))] for parts in splits.values())
         lines.append(f"- {hypothesis}: {said['known'] if alike else ', '.join(map(' '.join, said.items()))}")
     return "\n".join(lines)
 

@@ -206,7 +206,7 @@ class GpuPlan:
 
 
 def in_bf16(model: ModelConfig, device: str) -> bool:
-    """What `model.autocast` comes to; "auto" is what pays on a CPU, and always does on a GPU."""
+    """What `model.autocast` comes to; "auto" is what pays on a CPU, and bf16 on a GPU (Ampere or newer)."""
     return bool(model.autocast) if model.autocast != "auto" else device != "cpu" or bf16_pays(device)
 
 

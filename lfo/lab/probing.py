@@ -47,18 +47,18 @@ from lfo.protocols import Question
 from lfo.runs import RunError, RunFolder
 from lfo.text.base import load_base
 from lfo.train import Player, load_player
-from lfo.types import Encoded, Example, Rollout, Turn
+from lfo.types import BASE, Encoded, Example, Rollout, Turn
 
 SPLITS = ("validation", "test")  # known and new companies
-TRAINED, BASE = "world model", "untrained base"
+TRAINED, UNTRAINED = "world model", "untrained base"
 
 
 @dataclasses.dataclass
 class Subject:
     """The world model of a run, loaded. adapter: its name in the engine, where `base` is the untrained base.
 
-    models: TRAINED and BASE, fp32, for teacher forcing. tasks: how many tasks of each split are played, with the policy
-    or a scripted caller.
+    models: TRAINED and UNTRAINED, fp32, for teacher forcing. tasks: how many tasks of each split are played, with the
+    policy or a scripted caller.
     """
 
     player: Player
@@ -96,7 +96,7 @@ def load_subject(folder: str | Path, tasks: int) -> Subject:
     if adapter is None:
         raise RunError(f"{folder} trained no world model; probe another run.")
     trained = PeftModel.from_pretrained(load_base(base), str(player.adapters[adapter])).merge_and_unload()
-    return Subject(player, adapter, {TRAINED: trained.eval(), BASE: load_base(base).eval()}, tasks)
+    return Subject(player, adapter, {TRAINED: trained.eval(), UNTRAINED: load_base(base).eval()}, tasks)
 
 
 def probe(folder: str | Path, tasks: int = 50, samples: int = 8) -> dict[str, pd.DataFrame]:
@@ -196,7 +196,7 @@ def reply_rows(subject: Subject) -> list[dict]:
     """One row per model and call: see `lfo.lab.inspect.in_words` and `teacher_forced`."""
     calls, rows, p = played_calls(subject), [], subject.player
     examples = [call.example for call in calls]
-    for model, adapter in ((TRAINED, subject.adapter), (BASE, "base")):
+    for model, adapter in ((TRAINED, subject.adapter), (UNTRAINED, BASE)):
         scores = teacher_forced(subject.models[model], [example.encoded for example in examples])
         predictions = in_words(inspect_replies(p.engine, p.codec, examples, adapter))
         for call, score, prediction in zip(calls, scores, predictions, strict=True):

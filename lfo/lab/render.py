@@ -68,21 +68,21 @@ def play_groups(player: Player, tasks: Sequence[Task], seed: int) -> list[Rollou
 def advantages_of(rows: Sequence[Rollout], player: Player) -> Advantages:
     """What each rollout's first action counts for in training; None where nothing is learned from it.
 
-    That is so for scouts, and in groups that dynamic sampling drops. Nothing is said of them where a policy learns from
-    no rewards, or imitates what succeeded; nor under PPO, which compares no groups, but asks a value head that is not
-    published.
+    That is so for scouts, in groups that dynamic sampling drops, and for attempts with feedback where these are
+    imitated or teach nothing. Nothing is said where a policy learns from no rewards; nor under PPO, which compares no
+    groups, but asks a value head that is not published.
     """
     c = player.config
-    imitated = c.feedback and c.feedback.learn == "successes"
-    if c.ppo or imitated or not (c.policy.learning_rate and player.coupling.rewarded):
+    if c.ppo or not (c.policy.learning_rate and player.coupling.rewarded):
         return None
+    apart = c.feedback and c.feedback.learn in ("successes", "kl")
     taught = informative(rows)
     samples = Dapo(player.config).assign(list(by_group(taught).values()))
     first = {
         id(row): next((a for a, role in zip(sample.advantages, sample.roles, strict=True) if role == Role.ACTION), 0.0)
         for row, sample in zip(taught, samples, strict=True)
     }
-    return [first.get(id(row)) for row in rows]
+    return [None if apart and row.guided else first.get(id(row)) for row in rows]
 
 
 def show_groups(folders: Sequence[str | Path], split: str, tasks: int):

@@ -1,4 +1,4 @@
-"""What numbers from a few runs say: medians and correlations with intervals, verdicts. Plain numbers in and out.
+"""What numbers from a few runs say: medians with intervals, tasks to a threshold. Plain numbers in and out.
 
 Knows nothing about files, runs or models. What resamples worlds, runs, companies and tasks is `lfo.lab.hierarchy`;
 here are numbers of which there is one per run. Their intervals are percentile bootstraps over the runs (Efron and
@@ -23,7 +23,7 @@ from scipy import stats
 
 CONFIDENCE = 0.95
 RESAMPLES = 9999
-ENOUGH_RUNS = 5  # worlds, or seeds of one: fewer decide no hypothesis, since the signs of n agree in 2**(1 - n) cases
+ENOUGH = 5  # worlds, or seeds of one: fewer decide no hypothesis, since the signs of n agree in 2**(1 - n) cases
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,8 +62,10 @@ def bootstrap_interval(sample: Sequence, statistic: Callable[..., float]) -> tup
 
 
 def in_percent(value: float, low: float, high: float) -> str:
-    """A share and its interval as text."""
-    return f"{100 * value:.0f}% [{100 * low:.0f}, {100 * high:.0f}]"
+    """A share and its interval as text, or what there is of them."""
+    if math.isnan(value):
+        return ""
+    return f"{100 * value:.0f}%" + ("" if math.isnan(low) else f" [{100 * low:.0f}, {100 * high:.0f}]")
 
 
 def pass_hat_k(successes: Sequence[int], trials: int, k: int) -> float:

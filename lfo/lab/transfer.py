@@ -42,8 +42,8 @@ def measure(folder: str | Path, episodes: int = 2, tasks_per_level: int | None =
     task at the company was sampled in training. needed: fields that the task's calls demand, with an alternative for
     each that the user declared unavailable; requested: fields that the agent asked the user for, also in forms that
     were declined; useful: both at once; failed: what went wrong, as `Knowledge.feedback` has it, in episodes without
-    success. The episodes of a task differ in the user's behaviour and in the CSR's wording;
-    they are the same for every run.
+    success (not in tables from before 26 November 2026). The episodes of a task differ in the user's behaviour and in
+    the CSR's wording; they are the same for every run.
     tasks_per_level: the first ones of each split; None: all. What was measured before, on the same tasks with the same
     adapters, is not played again.
 

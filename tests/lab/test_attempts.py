@@ -73,6 +73,8 @@ def test_attempts_are_measured_once(played, tmp_path, monkeypatch):
     ]
     monkeypatch.setattr(attempts, "load_player", None)
     assert measure_attempts(folder, most=2).equals(table) and (folder / ATTEMPTS).exists()
+    assert measure_attempts(folder, most=3).equals(table), "a clone has no adapters to try again with"
+    (folder / "adapters" / "v00001").mkdir(parents=True)
     monkeypatch.setattr(attempts, "load_player", lambda folder: player("a", "c"))
     assert measure_attempts(folder, most=3)["attempt"].max() == 3, "who failed twice has another one"
 

@@ -292,12 +292,13 @@ def test_p_values_count_draws_on_the_wrong_side():
 @pytest.mark.parametrize(
     ("parts", "p"),
     [
-        ((1, 2, 3), 2 * (1 - stats.t.cdf(2 / (1 / math.sqrt(3)), 2))),  # mean 2, standard deviation 1
+        ((1, 2, 3, 4, 5), 2 * (1 - stats.t.cdf(3 / math.sqrt(2.5 / 5), 4))),  # mean 3, variance 2.5
         ((0.2, 0.2, 0.2, 0.2, 0.2), 0),
-        ((0, 0), 1),
-        ((0.2,), 1),
+        ((0, 0, 0, 0, 0), 1),
+        ((0.2,) * 4, 1),
         ((), 1),
-        ((math.nan, math.inf, 0.2), 1),
+        ((math.nan, math.inf, 0.2, 0.2, 0.2, 0.2), 1),
+        ((-0.5, -0.51, -0.49, -0.5, -0.52), 1),
     ],
 )
 def test_worlds_must_agree(parts, p):
@@ -329,6 +330,23 @@ def test_a_lower_bound_below_the_bar_decides_nothing():
     assert hierarchy.p_above(found, 3) == 1 and hierarchy.p_above(found, 1.5) < 0.01
     other = hierarchy.times_fewer(Study(curves), reach(0.7), "theirs", "ours")
     assert other.value == 0 and other.parts == [0.5] * 5 and hierarchy.p_above(other, 1) < 0.01
+
+
+def test_an_upper_bound_above_the_bar_decides_nothing():
+    """Ours never arrives within 40 tasks, theirs after 80: at most twice, or any number of times less."""
+    curves = [curve("ours", "00", "00", companies="ab", world=w) for w in range(5)]
+    curves += [curve("theirs", "00", "00", "11", "11", companies="ab", world=w) for w in range(5)]
+    found = hierarchy.times_fewer(Study(curves), reach(0.7), "ours", "theirs")
+    assert found.value == 0 and found.parts == [2] * 5
+    assert hierarchy.p_above(found, 1.3) == 1 and hierarchy.p_above(found, 3) < 0.01
+
+
+def test_where_neither_arrives_nothing_is_known():
+    curves = [
+        curve(arm, *["00"] * n, companies="ab", world=w) for w in range(5) for arm, n in (("ours", 2), ("theirs", 3))
+    ]
+    found = hierarchy.times_fewer(Study(curves), reach(0.7), "ours", "theirs")
+    assert np.isnan(found.parts).all() and hierarchy.p_above(found, 1) == 1
 
 
 def test_the_parts_of_one_world_are_its_seeds():

@@ -90,7 +90,6 @@ def test_outcome_advantage_and_turns_are_told(codec, rows):
         ({"ppo": {}}, True),
         ({"policy.learning_rate": 0}, True),
         ({}, False),
-        ({"feedback": {"learn": "successes", "start": 2}}, True),
     ],
 )
 def test_where_advantages_decide_nothing_nothing_is_said_of_them(codec, rows, make_config, settings, rewarded):
@@ -149,6 +148,15 @@ def test_advantages_are_those_of_training(make_rollout, make_config):
     rows += [make_rollout([1], [2], scout=True), make_rollout([1], [2], group=1), make_rollout([1], [2], group=1)]
     found = advantages_of(rows, SimpleNamespace(config=make_config(), coupling=SimpleNamespace(rewarded=True)))
     assert found[:3] == pytest.approx([0.5**0.5, -(2**0.5), 0.5**0.5], abs=1e-4) and found[3:] == [None] * 3
+
+
+@pytest.mark.parametrize(("learn", "shown"), [("successes", False), ("kl", False), ("sampled", True)])
+def test_attempts_that_are_imitated_count_for_nothing_by_their_advantage(make_rollout, make_config, learn, shown):
+    rows = [make_rollout([1], [2], success=won) for won in (True, False)]
+    rows.append(make_rollout([1], [2], actor="base"))
+    config = make_config(feedback={"learn": learn, "start": 2})
+    found = advantages_of(rows, SimpleNamespace(config=config, coupling=SimpleNamespace(rewarded=True)))
+    assert found[0] > 0 > found[1] and (found[2] is not None) == shown
 
 
 def test_groups_of_a_run_are_played_and_shown(make_config, codec, toy_adapters, tmp_path):
