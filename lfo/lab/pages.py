@@ -109,6 +109,11 @@ TABLES = {
     "usual ones:",
     "04_attempts": "### Another try\n\nSuccess within k attempts, and calls per success:",
     "04_second_attempts": "### Two attempts, by level\n\nSuccess within two attempts:",
+    "05_lambda": "### Lambda\n\n"
+    "World 0, 80 tasks: success and area, medians over five seeds, and how much the area is above that of\n"
+    "`reference` (0.5), 95%; `imagine` has an adapter for each, `shared` one for both, `policy_alone` is that at 0:",
+    "05_verdicts": "### Claims about lambda\n\n"
+    "World 0, where everything was developed: what is decided is decided for it alone, and for 80 tasks:",
     "08_overview": "### Feedback\n\n"
     "Feedback-guided DAPO, first attempts, which read no feedback but the notes of who says some "
     "([notebook 08](../notebooks/08_feedback_guided_dapo.ipynb)):",
