@@ -403,8 +403,7 @@ def _sweep(args) -> None:
     from lfo.lab.extras import require_tracker
     from lfo.lab.sweep import by_arm, part_of, read_grid, train_many
 
-    for number in (signal.SIGINT, signal.SIGTERM):  # SIGTERM as Ctrl-C: a batch system sends it to all processes
-        signal.signal(number, signal.default_int_handler)
+    _stop_together()
     runs = part_of(read_grid(args.grid, args.out), args.part)
     for config in runs.values():
         require_tracker(config)
@@ -434,12 +433,19 @@ def _executor(args):
     return Processes(args.workers, args.cores, args.retries)
 
 
+def _stop_together() -> None:
+    """SIGTERM as Ctrl-C, so that runs end with whoever started them: a batch system sends it to all processes."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
+
+
 def _estimate(args) -> None:
     from lfo.lab.estimate import estimate
     from lfo.lab.sweep import read_grid
 
     if bad := [entry for entry in args.grids if "=" not in entry]:
         raise ConfigError(f"lfo estimate takes GRID=FOLDER, e.g. configs/science.yaml=results/runs; got '{bad[0]}'.")
+    _stop_together()
     runs = {}
     for entry in args.grids:
         grid, _, folder = entry.partition("=")
