@@ -152,7 +152,10 @@ def _add_training(commands) -> None:
     sweep.add_argument("--part", default="0/1", help="one of several shares of the runs, e.g. 0/3; no table then")
     sweep.set_defaults(act=_sweep)
 
-    estimate = commands.add_parser("estimate", help="how long the unfinished runs of sweeps will take on this machine")
+    estimate = commands.add_parser(
+        "estimate",
+        help="how long the unfinished runs of sweeps will take on this machine: trains a short one of each kind",
+    )
     estimate.add_argument("grids", nargs="+", metavar="GRID=FOLDER", help="e.g. configs/science.yaml=results/runs")
     estimate.add_argument("--workers", type=_positive, help="runs at a time; default one per core")
     estimate.set_defaults(act=_estimate)
