@@ -25,8 +25,6 @@ from lfo.types import Role, Rollout, Sample
 
 OVERLONG = 0.1  # last share of the token budget in which the soft penalty grows to -1
 REMEMBERED = 0.9  # of the running mean of the rewards, from step to step; PPO without a critic
-
-
 EPS = 1e-6  # beside a standard deviation that may be 0
 
 
