@@ -46,6 +46,7 @@ NOTHING, WORLD_MODEL, PLACEBO, TRUTH = "nothing", "world model", "placebo", "tru
 SILENT = "imagine_silent"
 MEMORIES = ("table", "nearest", "vote", "linear", "boosted", "additive", "grammar")
 ORDER = (NOTHING, *MEMORIES, WORLD_MODEL, "imagine_memory", SILENT, TRUTH)
+NOTED = ("imagine", "imagine_memory", "memory", "truth")  # the couplings that say notes, also in evaluations
 COLUMNS = "arm policy notes world circumstances replies metric split median low high runs source".split()
 REACHED = 0.7  # of what somebody reaches who is told the truth
 MEASURES: Mapping[str, Measure] = {"success": final, "area": area, "tasks_to_70": reach(REACHED)}
@@ -357,10 +358,10 @@ def phase_figure(table: pd.DataFrame) -> plt.Figure:
 
 def curve_figure(runs: Runs, against: str = "tasks", kind: str = "success") -> plt.Figure:
     """Success, or what else rows of metrics of this kind say, against what it cost: sampled tasks, episodes, tokens
-    (sampled and trained) or seconds; medians. Of more arms than there are colours, frozen policies stand in a row of
-    panels above those that are trained."""
+    (sampled and trained) or seconds; medians. Of more arms than there are colours, frozen policies, those that are
+    trained with notes, and those without have a row of panels each."""
     looks, apart = looks_of(runs), len(runs) > len(sns.color_palette())
-    policies = {arm: f"policy {about(runs, arm)['policy']}, " if apart else "" for arm in runs}
+    policies = {arm: _panel_of(RunFolder(folders[0]).config) if apart else "" for arm, folders in runs.items()}
     rows = sorted(set(policies.values())) or [""]  # nothing to be drawn
     size = (11.5, 3.8 * len(rows))
     fig, axes = plt.subplots(len(rows), 2, figsize=size, sharex=True, sharey=True, squeeze=False, layout="constrained")
@@ -368,6 +369,12 @@ def curve_figure(runs: Runs, against: str = "tasks", kind: str = "success") -> p
         part = {arm: folders for arm, folders in runs.items() if policies[arm] == policy}
         draw_curves(row, part, {split: policy + title for split, title in SPLIT_NAMES.items()}, against, looks, kind)
     return fig
+
+
+def _panel_of(config: RunConfig) -> str:
+    if not config.policy.learning_rate:
+        return "policy frozen, "
+    return f"trained, {'with notes' if config.coupling in NOTED else 'without'}, "
 
 
 def draw_curves(

@@ -12,7 +12,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import seaborn as sns
 
-from lfo.lab.factorial import MOST, baseline_of, draw_curves, in_tasks, looks_of
+from lfo.lab.factorial import MOST, NOTED, baseline_of, draw_curves, in_tasks, looks_of
 from lfo.lab.hierarchy import Study, final, middle, reach, read_curves, relative_to
 from lfo.lab.reading import SPLIT_NAMES, Runs, aligned, by_run, count_runs, frame
 from lfo.lab.statistics import together
@@ -27,7 +27,6 @@ QUESTIONS = {
     5: "levels 1 to 5: does it help most where tasks are hard?",
 }
 OPEN = "not yet run"
-NOTED = ("imagine", "imagine_memory", "memory", "truth")  # the couplings that say notes
 FIRST, LATER = "first_try_success", "later_success"
 SHARES = {
     FIRST: "first try",

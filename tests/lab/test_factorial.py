@@ -372,9 +372,8 @@ def test_arms_of_any_number_can_be_drawn(runs):
     figures.style()
     many = {f"{arm} {k}": folders for k in range(3) for arm, folders in runs.items()}
     known = factorial.curve_figure(many).axes[::2]
-    assert [ax.get_title() for ax in known] == [
-        f"policy {p}, {SPLIT_NAMES['validation']}" for p in ("frozen", "trained")
-    ]
+    kinds = ("policy frozen", "trained, with notes", "trained, without")
+    assert [ax.get_title() for ax in known] == [f"{kind}, {SPLIT_NAMES['validation']}" for kind in kinds]
     lines = [line for ax in known for line in ax.get_lines()]
     assert len(lines) == 12 and len({(line.get_color(), line.get_marker()) for line in lines}) == 12
     assert sorted(line.get_marker() for line in lines) == ["o"] * 10 + ["s"] * 2
