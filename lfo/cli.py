@@ -36,7 +36,7 @@ def _add_environment(commands) -> None:
     generate = commands.add_parser("generate", help="write companies, rules, profiles and tasks as JSONL")
     generate.add_argument("--seed", type=int, default=0, help="world seed")
     generate.add_argument("--circumstances", type=int, default=4, choices=range(7), help="kinds of them in requests")
-    generate.add_argument("--out", type=Path, default=Path("data/world"))
+    generate.add_argument("--out", type=Path, help="default: data/world, or for other worlds one in build/")
     generate.set_defaults(act=_generate)
 
     play = commands.add_parser("play", help="play one episode yourself, or watch a reference policy")
@@ -253,8 +253,10 @@ def _generate(args) -> None:
     from lfo.envs.phone.world import generate_world
     from lfo.lab.datacard import save_with_card
 
-    world = generate_world(args.seed, args.circumstances)
-    print(f"wrote {len(world.companies)} companies and {len(world.tasks)} tasks to {save_with_card(world, args.out)}")
+    world, drawn = generate_world(args.seed, args.circumstances), (args.seed, args.circumstances)
+    usual = "data/world" if drawn == (0, 4) else "build/world_{}_circumstances_{}".format(*drawn)
+    folder = save_with_card(world, args.out or Path(usual))
+    print(f"wrote {len(world.companies)} companies and {len(world.tasks)} tasks to {folder}")
 
 
 def _certify(args) -> None:

@@ -391,11 +391,13 @@ def load_config(path: str | Path, **overrides) -> RunConfig:
     """
     path = located(path)
     if not path.exists():
-        known = ", ".join(sorted(str(p) for p in located(path.parent).glob("*.yaml"))) or "none in this folder"
-        raise ConfigError(f"there is no config {path}; configs: {known}.")
+        known = sorted(located(path.parent).glob("*.yaml")) or sorted(located("configs").glob("*.yaml"))
+        raise ConfigError(f"there is no config {path}; configs: {', '.join(map(str, known))}.")
     data = read_yaml(path.read_text(encoding="utf-8"), str(path)) or {}
     if not isinstance(data, Mapping):
         raise ConfigError(f"{path} must hold a mapping of settings.")
+    if "arms" in data or "grid" in data:
+        raise ConfigError(f"{path} is a grid of many runs: `lfo sweep --grid {path} --out FOLDER` trains them.")
     if odd := [key for key in data if not isinstance(key, str)]:
         raise ConfigError(f"{odd[0]!r} is no name of a setting.")
     settings = flat(data)

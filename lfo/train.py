@@ -94,6 +94,26 @@ class Run:
     def done(self) -> bool:
         return self.tasks_seen >= self.config.task_budget
 
+    def begin(self) -> bool:
+        """Go on where the folder holds a part of this run, or start anew: config and provenance are written, the
+        adapters published. False, and nothing is done, where the run is finished.
+
+        Raises:
+            CheckpointError: the folder belongs to a run with another config.
+        """
+        if not self.resume() and distributed.first():
+            self.folder.path.mkdir(parents=True, exist_ok=True)
+            self.folder.keep_metrics(0)
+        if self.done and self.evaluated_at == self.tasks_seen and any(self.folder.path.glob("adapters/v*")):
+            return False
+        if distributed.first():
+            self.folder.begin(self.config, processes=distributed.size(), bf16=self.bf16)
+        self.version -= bool(self.version)  # publish again under the version that the checkpoint names
+        self.publish()
+        if distributed.first():
+            self.folder.drop_versions(after=self.version)
+        return True
+
     # --- one step -----------------------------------------------------------------------------
 
     def advance(self) -> dict:
@@ -443,18 +463,9 @@ def train(
     """
     distributed.start(device)
     run = Run(config, folder, env, device)
-    main = distributed.first()
-    if not run.resume() and main:
-        run.folder.path.mkdir(parents=True, exist_ok=True)
-        run.folder.keep_metrics(0)
-    if run.done and run.evaluated_at == run.tasks_seen and any(run.folder.path.glob("adapters/v*")):
+    if not run.begin():
         return run.folder.path
-    if main:
-        run.folder.begin(config, processes=distributed.size(), bf16=run.bf16)
-    run.version -= bool(run.version)  # publish again under the version that the checkpoint names
-    run.publish()
-    if main:
-        run.folder.drop_versions(after=run.version)
+    main = distributed.first()
     bar = tqdm(
         total=config.task_budget,
         initial=run.tasks_seen,

@@ -257,8 +257,13 @@ def test_a_missing_file_lists_what_there_is(write):
     with pytest.raises(ConfigError) as error:
         load_config(path.parent / "other.yaml")
     assert str(error.value) == f"there is no config {path.parent / 'other.yaml'}; configs: {path}."
-    with pytest.raises(ConfigError, match="none in this folder"):
+    with pytest.raises(ConfigError, match=r"configs: .*configs/laptop\.yaml, "):  # where there are none at all
         load_config("nowhere/other.yaml")
+
+
+def test_a_grid_is_no_config():
+    with pytest.raises(ConfigError, match=r"science\.yaml is a grid of many runs: `lfo sweep --grid "):
+        load_config("configs/science.yaml")
 
 
 def test_overrides_are_as_strict_as_the_file(write):

@@ -287,6 +287,20 @@ def test_adapters_of_a_run_that_left_no_checkpoint_do_not_stay(config, tmp_path,
     assert not stale.exists()
 
 
+def test_a_loop_of_ones_own_begins_like_train(config, uninterrupted, tmp_path, generous):
+    """Where a run without a checkpoint lies it starts anew, and appends nothing to it; a finished one is left alone."""
+    settings = config(task_budget=1, eval_splits=["train"], **{"rollout.group_size": 2, "rollout.tasks_per_step": 1})
+    for _ in range(2):
+        run = Run(settings, tmp_path, generous)
+        assert run.begin()
+        run.log([run.advance()])
+    assert [row["kind"] for row in metrics_of(tmp_path)] == ["step"]
+    assert RunFolder(tmp_path).config == settings and "bf16" in RunFolder(tmp_path).provenance
+    folder, finished = uninterrupted
+    before = (folder / "provenance.json").read_bytes()
+    assert not Run(finished, folder).begin() and (folder / "provenance.json").read_bytes() == before
+
+
 # --- asynchronous rollouts -------------------------------------------------------------------
 
 

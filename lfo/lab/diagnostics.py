@@ -101,7 +101,8 @@ def _ratio(steps: list[dict], above: str, below: str) -> float:
 def ratio_finding(what: str, ratio: float, most: float, coupling: str) -> str:
     """Whether a ratio world model / policy is healthy, and what to change where it is not; "" where there is no ratio.
 
-    An adapter of its own has AdamW take lambda out of its steps (`lambda_advice`): there, learning rates are the lever.
+    An adapter of its own has AdamW take lambda out of its steps (`lambda_advice`): lambda would change the ratio there,
+    and not the training.
     """
     if math.isnan(ratio):
         return ""
@@ -111,29 +112,28 @@ def ratio_finding(what: str, ratio: float, most: float, coupling: str) -> str:
     change, reverse = ("raise", "lower") if ratio < 1 else ("lower", "raise")
     remedy = f"{change} world_model.lam"
     if coupling not in ONE_ADAPTER:
-        remedy += f", and world_model.learning_rate with it, or {reverse} policy.learning_rate"
+        remedy = f"{change} world_model.learning_rate, or {reverse} policy.learning_rate (lambda changes no step here)"
     return f"{'' if 1 / FAR <= ratio <= FAR else 'Warning: '}{said}: {remedy}."
 
 
 def lambda_advice(accuracy: float, trend: float, lam: float, coupling: str) -> str:
-    """What to do about lambda, in a sentence or two.
+    """Whether the world model should have more or less weight, and by which setting, in a sentence or two.
 
     With an adapter of its own the world model's gradient is scaled by lambda as a whole, and AdamW divides
     the scale out again (Kingma and Ba 2015, arXiv 1412.6980, section 2.1): there, replay updates and
-    learning rate are the lever.
+    learning rate are the lever, unless lambda is 0, which switches learning off.
     """
     if math.isnan(accuracy):
         return NO_WORLD_MODEL
-    knows = f"The world model names the fields of the answers to {accuracy:.0%} of the calls"
+    alone = coupling not in ONE_ADAPTER and lam > 0
+    lever, now = ("world_model.updates or learning_rate", "") if alone else ("lambda", f" from {lam:g}")
+    advice = f"The world model names the fields of the answers to {accuracy:.0%} of the calls"
     if accuracy < RAISE_BELOW:
-        advice, more = f"{knows}, less than {RAISE_BELOW:.0%}: raise lambda from {lam:g}.", "more"
+        advice += f", less than {RAISE_BELOW:.0%}: raise {lever}{now}."
     elif accuracy > LOWER_ABOVE and trend < FALLING:
-        advice, more = f"{knows}, and success falls ({trend:+.0%}): lower lambda from {lam:g}.", "less"
+        advice += f", and success falls ({trend:+.0%}): lower {lever}{now}."
     else:
-        return f"{knows}: keep lambda at {lam:g}."
-    if coupling in ONE_ADAPTER or lam == 0:
-        return advice
-    return (
-        f"{advice} With coupling '{coupling}' the world model has an adapter of its own, and AdamW takes lambda out of"
-        f" its steps again: {more} world_model.updates or learning_rate does what {more} lambda cannot."
-    )
+        advice += f": keep lambda at {lam:g}."
+    if alone:
+        advice += f" Lambda is no lever: coupling '{coupling}' has an adapter for each, and AdamW divides it out again."
+    return advice

@@ -170,3 +170,11 @@ def test_generate_writes_a_world_that_loads(tmp_path, capsys):
     assert main(["generate", "--seed", "5", "--out", str(tmp_path / "w")]) == 0
     assert "100 companies and 700 tasks" in capsys.readouterr().out
     assert load_world(tmp_path / "w") == generate_world(5)
+
+
+def test_generate_leaves_the_embedded_world_alone(tmp_path, capsys, monkeypatch):
+    """Unless it is this very world, or the folder is named."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["generate", "--seed", "5"]) == main(["generate"]) == 0
+    folders = [line.rpartition(" ")[2] for line in capsys.readouterr().out.splitlines()]
+    assert folders == ["build/world_5_circumstances_4", "data/world"] and all(map(load_world, folders))
