@@ -47,8 +47,8 @@ def require_base(path: str | Path) -> Path:
         return path
     raise FileNotFoundError(
         f"no base model in '{path}'; make the embedded one with `make base` (others: `make help`), or set model.base "
-        "to a model folder, a .gguf file or a name on the model hub (paths are relative to the working directory; a hub "
-        "needs a network, or HF_HOME with an earlier download)."
+        "to a model folder, a .gguf file or a name on the model hub (paths are relative to the working directory; a "
+        "hub needs a network, or HF_HOME with an earlier download)."
     )
 
 
