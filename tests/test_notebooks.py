@@ -103,7 +103,8 @@ def test_figures_and_tables_are_of_the_runs_beside_them():
     here = subprocess.run(["git", "status", "--porcelain", "results"], cwd=ROOT, capture_output=True, check=False)
     if here.returncode or here.stdout:
         pytest.skip("results/ is not as it was committed")
-    places = [ROOT / "results" / name for name in ("runs", "ablation", "dials", "reasons", "levels", "shell", "twc")]
+    names = ("runs", "ablation", "dials", "reasons", "second_base", "levels", "shell", "twc")
+    places = [ROOT / "results" / name for name in names]
     folders = [(path.parent, place) for place in places for path in place.rglob("config.json")]
     facts: dict[tuple[str, str], list[dict]] = {}  # an arm may be in several places
     for folder, place in folders:

@@ -1,7 +1,7 @@
 """The recipe of the embedded base model: a tiny Qwen3 that knows the environment's language and none of its rules.
 
     python data/base/recipe.py --compile  # about 1.1 s a step on one core; resumes where it was stopped
-    python data/base/recipe.py --noted 0 --tokens 4000 --out build/base_without_notes  # after one round it copies badly
+    python data/base/recipe.py --compile --noted 0 --out data/base_without_notes  # the second base
     python data/base/recipe.py --steps 50 --out build/base
 
 1. A byte-level BPE tokenizer whose lexicon (JSON keys, field names, goals, departments, two-digit
@@ -447,29 +447,36 @@ def judge(folder: Path, tasks: int = 64, rollouts: int = 16) -> dict:
     }
 
 
+# Of what a card says: how transcripts carry notes, and how weights were made; of this base, and of one without notes.
+KNOWN = ", how notes in the context are followed"
+CARRIED = """{noted:.0%} of the transcripts carry notes, followed {followed:.0%} of the time: one in five remembers
+earlier attempts, of the others one in five is made up; who is said to say them is drawn at random. Copy exercises; whom
+one would call next;"""
+NONE_CARRIED = "No transcript carries a note. Copy exercises; whom one would call next;"
+MADE = """These weights were not
+made by it in one go: they went on (`--begin-with`) from those of commit f96677e, at step 2500; at 4300, when whom one
+means to call was asked after what is supposed (commit 75ecfd8); and at 4500 and 4600, when CSRs spoke of every
+circumstance, the former in a draft of the wording that was not kept, so that they cannot be made again to the bit; at
+last at 4000, from those of commit 94c3660. Those of f96677e had gone on in the same way from the first round's, at
+commit f23aab3."""
+MADE_WITHOUT = "These weights were\nmade by it from nothing (`--noted 0 --compile`)."
 CARD = """# The embedded base model
 
 A causal language model of {parameters:,} parameters in the Qwen3 architecture (4 layers, width 192, {vocabulary}
 tokens) that knows the *language* of the phone-call environment and none of its rules: how tools are called, how
-numbers and values are copied, how CSRs and users talk, how notes in the context are followed. It is a stand-in
+numbers and values are copied, how CSRs and users talk{known}. It is a stand-in
 for a pretrained model, so that everything in this repository runs on a laptop CPU. It is of no use for anything else.
 
-Load it with plain `transformers`: `AutoModelForCausalLM.from_pretrained("data/base")`, and the same for
+Load it with plain `transformers`: `AutoModelForCausalLM.from_pretrained("data/{name}")`, and the same for
 `AutoTokenizer`. Licence: Apache-2.0. No text of any person or third party went into it.
 
 **Training data.** Transcripts of the exploratory policy in throw-away worlds: up to step {free_from} with rules of the
 trade that last {world_steps} steps, then worlds in which every department of every company has its own random
 requirements and every circumstance its own random effect there, redrawn at every step.
-{noted:.0%} of the transcripts carry notes, followed {followed:.0%} of the time: one in five remembers earlier attempts,
-of the others one in five is made up; who is said to say them is drawn at random. Copy exercises; whom one would call
-next; world-model examples from the same calls. All phrasings of users, those included that no task has, since what
+{carried} world-model examples from the same calls. All phrasings of users, those included that no task has, since what
 they have in common is language; no held-out phrasing of CSRs. Loss on action and CSR tokens only.
-`data/base/recipe.py` is the recipe ({steps} steps; the curriculum is in its opening lines). These weights were not
-made by it in one go: they went on (`--begin-with`) from those of commit f96677e, at step 2500; at 4300, when whom one
-means to call was asked after what is supposed (commit 75ecfd8); and at 4500 and 4600, when CSRs spoke of every
-circumstance, the former in a draft of the wording that was not kept, so that they cannot be made again to the bit; at
-last at 4000, from those of commit 94c3660. Those of f96677e had gone on in the same way from the first round's, at
-commit f23aab3. Who has once dialled a wrong number goes on to dial others.
+`data/base/recipe.py` is the recipe ({steps} steps; the curriculum is in its opening lines). {made} Who has once
+dialled a wrong number goes on to dial others.
 
 **What was measured** on all levels of world 0, sampled at temperature 1 ({rollouts} rollouts each without notes and
 with true ones; `recipe.json` has the figures, `tests/text/test_base.py` holds the bars):
@@ -499,8 +506,12 @@ def write_card(folder: Path, model: Qwen3ForCausalLM, noted: float) -> None:
     settings = {"seed": SEED, "steps": STEPS, "copy_steps": COPY_STEPS, "polish_from": POLISH_FROM, "noted": noted}
     facts = pretraining.write_facts(folder, model, settings, measured)
     information = measured["form_information"]
-    said = {"followed": FOLLOWED, "max_tokens": MAX_TOKENS, "free_from": FREE_FROM, "world_steps": WORLD_STEPS}
-    said |= {"bar": "at least 60%" if noted else "none"}
+    said = {"name": folder.name, "max_tokens": MAX_TOKENS, "free_from": FREE_FROM, "world_steps": WORLD_STEPS}
+    if noted:
+        carried = CARRIED.format(noted=noted, followed=FOLLOWED)
+        said |= {"known": KNOWN, "carried": carried, "made": MADE, "bar": "at least 60%"}
+    else:
+        said |= {"known": "", "carried": NONE_CARRIED, "made": MADE_WITHOUT, "bar": "none"}
     levels = measured["greedy_success_with_truth"]
     header = [f"level {level}" if level != "0" else "all levels" for level in levels]
     rows = [header, ["---"] * len(header), [f"{success:.0%}" for success in levels.values()]]

@@ -99,6 +99,10 @@ TABLES = {
     "([reasons.yaml](../configs/reasons.yaml)):",
     "04_reasons_known": "### What is known with reasons and with lists\n\n"
     "What these know at the end, as above (`..._frozen` hear reasons, `..._list` lists):",
+    "04_second_base": "### A base that never saw a note\n\n"
+    "As in the factorial, in the same worlds, with a base that was pretrained without notes\n"
+    "([second_base.yaml](../configs/second_base.yaml)):",
+    "04_second_base_verdicts": "### Claims about a base that never saw a note\n\nWritten down before these runs:",
     "04_transfer": "### Phrasings that were never heard in training\n\n"
     "Adapters as they ended; the base met the users' held-out phrasings in pretraining, not those of the CSRs. The\n"
     "executed notebook says in its parameters how many tasks and episodes that are:",

@@ -255,12 +255,13 @@ def test_the_claims_are_about_arms_that_exist(monkeypatch):
     monkeypatch.chdir(ROOT)  # grids name their configs from there
     grids = {"factorial": ["science.yaml"], "ablation": [p.name for p in Path("configs").glob("ablation_*.yaml")]}
     grids |= {"feedback": ["feedback_grid.yaml"], "reasons": ["science.yaml", "reasons.yaml"]}
+    grids |= {"second_base": ["second_base.yaml"]}
     for table, files in grids.items():
         arms = {arm for file in files for arm in by_arm(read_grid(Path("configs") / file, "out"))}
         claims = read_claims(CLAIMS, table)
         assert {arm for c in claims for arm in c.arms} <= arms
         assert {c.measure for c in claims} <= set(MEASURES) and {c.kind for c in claims} == (
-            {"lead"} if table in ("ablation", "reasons") else {"lead", "times", "level"}
+            {"lead"} if table in ("ablation", "reasons", "second_base") else {"lead", "times", "level"}
         )
         assert len(set(claims)) == len(claims) and len({(c.text, c.split) for c in claims}) == len(claims)
         assert 2 * len(claims) / DRAWS < 0.05, "no claim of so many could ever be decided"
