@@ -10,10 +10,12 @@
    notes (what would be answered to the calls on the way; one time in six made up; or what was answered in an earlier
    attempt), followed 85% of the time; whom one would call next, given the notes so far, if one had done what they ask
    for; and world-model examples from the same calls. At first a world lasts 60 steps and its industries have rules of
-   their trade, as those of the experiments have others, so that taking up rules is practised; from step 4600 on every
-   step has its own world in which every department of every company has its own random rules, and every circumstance
-   its own random effect there, so that none is left.
+   their trade, as those of the experiments have others, so that taking up rules is practised; near the end every step
+   has its own world in which every department of every company has its own random rules, and every circumstance its own
+   random effect there, so that none is left.
 3. A second, shorter round with more copying at a quarter of the learning rate.
+
+Without notes there is less to learn, and the curriculum is shorter.
 
 Loss on action and CSR tokens only. Writes config.json, model.safetensors, the tokenizer files, recipe.json (settings,
 checksums, measurements) and the model card.
@@ -56,9 +58,25 @@ MADE_UP = 0.2  # share of the others whose notes are wrong
 SOURCES = ("memory", "world model", "truth", "scout", "feedback")  # who says a note is no matter
 RECALL = "earlier attempt"
 MAX_TOKENS = 800  # longer documents are left out
-STEPS, COPY_STEPS, POLISH_FROM = 5500, 1000, 5000  # in all; copy exercises alone; a second, shorter round
-FREE_FROM, WORLD_STEPS = 4600, 60  # before, a world lasts so many steps and has rules of the trade; then none has
+COPY_STEPS, WORLD_STEPS = 1000, 60  # copy exercises alone; as long as a world lasts
 CALLS_FIRST = 0.08  # share of transcripts that call without a form
+
+
+@dataclasses.dataclass(frozen=True)
+class Curriculum:
+    """steps: in all. polish_from: where a second, shorter round begins. free_from: before, a world lasts `WORLD_STEPS`
+    and has rules of the trade; then none has."""
+
+    steps: int
+    polish_from: int
+    free_from: int
+
+
+WITH_NOTES, WITHOUT = Curriculum(5500, 5000, 4600), Curriculum(4200, 3800, 3400)
+
+
+def curriculum(noted: float) -> Curriculum:
+    return WITH_NOTES if noted else WITHOUT
 
 
 # --- tokenizer -------------------------------------------------------------------------------
@@ -372,17 +390,18 @@ class Documents:
 
     def __init__(self, codec: Codec, copy_steps: int, tokens_per_step: int, noted: float = NOTED):
         self.codec, self.copy_steps, self.tokens_per_step, self.noted = codec, copy_steps, tokens_per_step, noted
+        self.curriculum = curriculum(noted)
         self.trade: dict[int, world.World] = {}  # the last world with rules of the trade
 
     def draw(self, step: int) -> list[tuple[list[int], list[int]]]:
         rng = random.Random(f"{SEED}/{step}")
-        copying = 1.0 if 0 <= step < self.copy_steps else 0.3 if step >= POLISH_FROM else 0.1
+        copying = 1.0 if 0 <= step < self.copy_steps else 0.3 if step >= self.curriculum.polish_from else 0.1
         documents, size = [], 0
         throwaway, others = None, []
         while size < self.tokens_per_step:
             if rng.random() < copying:
                 documents.append(copy_exercise(self.codec, rng))
-            elif others and rng.random() < (0.6 if 0 <= step < FREE_FROM else 0.5):
+            elif others and rng.random() < (0.6 if 0 <= step < self.curriculum.free_from else 0.5):
                 documents.append(others.pop(rng.randrange(len(others))))
             else:
                 throwaway = throwaway or self._world(step, rng)
@@ -397,7 +416,7 @@ class Documents:
 
     def _world(self, step: int, rng: random.Random) -> world.World:
         """One that lasts, so that the model learns to take up a trade's rules; in the end, and to test, one without."""
-        if not 0 <= step < FREE_FROM:
+        if not 0 <= step < self.curriculum.free_from:
             return throwaway_world(rng, tasks=24)
         epoch = step // WORLD_STEPS
         if epoch not in self.trade:
@@ -464,8 +483,9 @@ CARD = """# The embedded base model
 
 A causal language model of {parameters:,} parameters in the Qwen3 architecture (4 layers, width 192, {vocabulary}
 tokens) that knows the *language* of the phone-call environment and none of its rules: how tools are called, how
-numbers and values are copied, how CSRs and users talk{known}. It is a stand-in
-for a pretrained model, so that everything in this repository runs on a laptop CPU. It is of no use for anything else.
+numbers and values are copied, how CSRs and users talk{known}.
+It is a stand-in for a pretrained model, so that everything in this repository runs on a laptop CPU. It is of no use for
+anything else.
 
 Load it with plain `transformers`: `AutoModelForCausalLM.from_pretrained("data/{name}")`, and the same for
 `AutoTokenizer`. Licence: Apache-2.0. No text of any person or third party went into it.
@@ -473,15 +493,15 @@ Load it with plain `transformers`: `AutoModelForCausalLM.from_pretrained("data/{
 **Training data.** Transcripts of the exploratory policy in throw-away worlds: up to step {free_from} with rules of the
 trade that last {world_steps} steps, then worlds in which every department of every company has its own random
 requirements and every circumstance its own random effect there, redrawn at every step.
-{carried} world-model examples from the same calls. All phrasings of users, those included that no task has, since what
-they have in common is language; no held-out phrasing of CSRs. Loss on action and CSR tokens only.
+{carried} world-model examples from the same calls.
+All phrasings of users, those included that no task has, since what they have in common is language; no held-out phrasing of CSRs. Loss on action and CSR tokens only.
 `data/base/recipe.py` is the recipe ({steps} steps; the curriculum is in its opening lines). {made} Who has once
 dialled a wrong number goes on to dial others.
 
 **What was measured** on all levels of world 0, sampled at temperature 1 ({rollouts} rollouts each without notes and
 with true ones; `recipe.json` has the figures, `tests/text/test_base.py` holds the bars):
 
-| | measured | bar |
+| | measured | {whose} |
 |---|---|---|
 | field values that are faithful copies | {faithful_copies[values]:.1%} of {copies[values]} | at least 99% |
 | phone numbers in the first two calls | {faithful_copies[numbers]:.1%} of {copies[numbers]} | at least 97% |
@@ -503,15 +523,23 @@ one token of each; other text falls back to bytes. It was trained on sequences o
 def write_card(folder: Path, model: Qwen3ForCausalLM, noted: float) -> None:
     """recipe.json (settings, checksum, measurements) and the model card made from it."""
     measured = judge(folder)
-    settings = {"seed": SEED, "steps": STEPS, "copy_steps": COPY_STEPS, "polish_from": POLISH_FROM, "noted": noted}
+    way = curriculum(noted)
+    settings = {"seed": SEED, "steps": way.steps, "copy_steps": COPY_STEPS, "polish_from": way.polish_from}
+    settings["noted"] = noted
     facts = pretraining.write_facts(folder, model, settings, measured)
     information = measured["form_information"]
-    said = {"name": folder.name, "max_tokens": MAX_TOKENS, "free_from": FREE_FROM, "world_steps": WORLD_STEPS}
+    said = {"name": folder.name, "max_tokens": MAX_TOKENS, "free_from": way.free_from, "world_steps": WORLD_STEPS}
     if noted:
         carried = CARRIED.format(noted=noted, followed=FOLLOWED)
-        said |= {"known": KNOWN, "carried": carried, "made": MADE, "bar": "at least 60%"}
+        said |= {"known": KNOWN, "carried": carried, "made": MADE, "whose": "bar", "bar": "at least 60%"}
     else:
-        said |= {"known": "", "carried": NONE_CARRIED, "made": MADE_WITHOUT, "bar": "none"}
+        said |= {
+            "known": "",
+            "carried": NONE_CARRIED,
+            "made": MADE_WITHOUT,
+            "whose": "bar of the first base",
+            "bar": "at least 60%",
+        }
     levels = measured["greedy_success_with_truth"]
     header = [f"level {level}" if level != "0" else "all levels" for level in levels]
     rows = [header, ["---"] * len(header), [f"{success:.0%}" for success in levels.values()]]
@@ -522,10 +550,12 @@ def write_card(folder: Path, model: Qwen3ForCausalLM, noted: float) -> None:
 
 
 def main() -> None:
-    parser = pretraining.arguments(__doc__, HERE, STEPS, POLISH_FROM // 2)
+    parser = pretraining.arguments(__doc__, HERE, WITH_NOTES.steps, WITH_NOTES.polish_from // 2)
     parser.add_argument("--copy-steps", type=int, default=COPY_STEPS, help="first steps, with copy exercises alone")
     parser.add_argument("--noted", type=float, default=NOTED, help="share of transcripts with notes")
     args = parser.parse_args()
+    way = curriculum(args.noted)
+    args.steps = min(args.steps, way.steps)
     args.out.mkdir(parents=True, exist_ok=True)
     rng = random.Random(SEED)
     if not (args.out / "tokenizer.json").exists() and (HERE / "tokenizer.json").exists():
@@ -548,7 +578,9 @@ def main() -> None:
         return pretraining.accuracy(model, codec, Documents(codec, 0, 6000, args.noted).draw(-step - 1), digits)
 
     stream = Documents(codec, args.copy_steps, args.tokens, args.noted)
-    pretraining.pretrain(args, model, codec, pretraining.Schedule(STEPS, POLISH_FROM, args.lr), stream.draw, scores)
+    pretraining.pretrain(
+        args, model, codec, pretraining.Schedule(way.steps, way.polish_from, args.lr), stream.draw, scores
+    )
     write_card(args.out, model, args.noted)
 
 

@@ -23,12 +23,13 @@ from scipy.stats import binom
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import is_gguf_available
 
-from lfo.config import ConfigError, ModelConfig, RolloutConfig, derive_seed, load_config
+from lfo.config import ConfigError, ModelConfig, RolloutConfig, RunConfig, derive_seed, load_config
 from lfo.couplings import Plain, Truth
 from lfo.couplings.plain import BOTH
 from lfo.envs.phone.callers import play_scripted
 from lfo.envs.phone.tools import phone_call, search
 from lfo.lab.base_report import copying, form_information, parsing
+from lfo.lab.untrained import untrained
 from lfo.protocols import Blank
 from lfo.rollout.play import play
 from lfo.rollout.torch_engine import TorchEngine
@@ -149,10 +150,41 @@ def test_plain_transformers_loads_it(base_path):
     assert all(len(tokenizer.encode(t, add_special_tokens=False)) == 1 for t in SPECIAL_TOKENS)
 
 
-def test_its_files_are_those_of_the_recipe(base_path):
-    expected = json.loads((base_path / "recipe.json").read_text())["sha256"]
+@pytest.mark.parametrize("name", ["base", "base_without_notes"])
+def test_its_files_are_those_of_the_recipe(name):
+    folder = ROOT / "data" / name
+    expected = json.loads((folder / "recipe.json").read_text())["sha256"]
     assert "model.safetensors" in expected and "tokenizer.json" in expected
-    assert {name: sha256(base_path / name) for name in expected} == expected
+    assert {name: sha256(folder / name) for name in expected} == expected
+
+
+def test_the_second_base_differs_in_its_weights_alone():
+    """The tokenizer and the shape are the same, so that nothing else can make a difference."""
+    ours, theirs = ROOT / "data" / "base", ROOT / "data" / "base_without_notes"
+    for name in ("tokenizer.json", "tokenizer_config.json", "config.json"):
+        assert (ours / name).read_bytes() == (theirs / name).read_bytes(), name
+    settings = [json.loads((folder / "recipe.json").read_text()) for folder in (ours, theirs)]
+    assert [s["noted"] for s in settings] == [0.6, 0.0]
+
+
+def test_the_second_base_copies_and_makes_nothing_of_a_note():
+    """A part of what its card says, measured again."""
+    folder = ROOT / "data" / "base_without_notes"
+    player = untrained(RunConfig(model=ModelConfig(base=str(folder))))
+    groups = [[[Attempt(task, i, derive_seed("base", i))] * 8] for i, task in enumerate(player.env.tasks("train")[:32])]
+    truth = Truth(player.codec)
+    plain, noted = (
+        play(player.engine, player.codec, groups, coupling, player.config.rollout, 0)
+        for coupling in (player.coupling, truth)
+    )
+    measured = json.loads((folder / "recipe.json").read_text())["measured"]
+    for kind in ("values", "numbers"):
+        faithful, emitted = copying(plain + noted)[kind]
+        assert faithful / emitted == pytest.approx(measured["faithful_copies"][kind], abs=0.03), kind
+    readable, made = parsing(plain + noted)
+    assert readable / made == pytest.approx(measured["readable_calls"], abs=0.03)
+    successes = [sum(row.success for row in rows) / len(rows) for rows in (plain, noted)]
+    assert max(successes) < 0.15 and abs(successes[0] - successes[1]) < 0.08, successes
 
 
 @pytest.fixture(scope="module")
