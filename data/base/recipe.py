@@ -437,8 +437,9 @@ class Documents:
 # --- what was made ---------------------------------------------------------------------------
 
 
-def judge(folder: Path, tasks: int = 64, rollouts: int = 16) -> dict:
-    """The bars of the shipped weights on the experiments' world, sampled at temperature 1, nothing trained."""
+def judge(folder: Path, reads: bool, tasks: int = 64, rollouts: int = 16) -> dict:
+    """The bars of the shipped weights on the experiments' world, sampled at temperature 1, nothing trained. reads:
+    whether it was taught notes; else copies and calls are counted without any."""
     player = untrained(RunConfig(model=ModelConfig(base=str(folder))))
     real, chosen = player.env.world, player.env.tasks("train")[:tasks]
     groups = [[[Attempt(task, i, derive_seed("base", i))] * rollouts] for i, task in enumerate(chosen)]
@@ -450,7 +451,8 @@ def judge(folder: Path, tasks: int = 64, rollouts: int = 16) -> dict:
     greedy = play_tasks(player.engine, player.codec, truth, player.env.tasks("validation"), player.config.rollout, 1)
     seeded = [(task, i * rollouts + k) for i, task in enumerate(chosen) for k in range(rollouts)]
     episodes = [play_scripted(real, task, "random", seed=seed) for task, seed in seeded]
-    copies, (readable, made) = base_report.copying(plain + noted), base_report.parsing(plain + noted)
+    counted = plain + noted if reads else plain
+    copies, (readable, made) = base_report.copying(counted), base_report.parsing(counted)
     levels = {row["level"]: row["success"] for row in success_rows(greedy, player.env.tasks("validation"))}
     return {
         "rollouts": len(plain),
@@ -478,7 +480,9 @@ means to call was asked after what is supposed (commit 75ecfd8); and at 4500 and
 circumstance, the former in a draft of the wording that was not kept, so that they cannot be made again to the bit; at
 last at 4000, from those of commit 94c3660. Those of f96677e had gone on in the same way from the first round's, at
 commit f23aab3."""
-MADE_WITHOUT = "These weights were\nmade by it from nothing (`--noted 0 --compile`)."
+MADE_WITHOUT = """These weights were
+made by it from nothing (`--noted 0 --compile`)."""
+COUNTED = ", copies and calls counted without notes"
 CARD = """# The embedded base model
 
 A causal language model of {parameters:,} parameters in the Qwen3 architecture (4 layers, width 192, {vocabulary}
@@ -494,12 +498,14 @@ Load it with plain `transformers`: `AutoModelForCausalLM.from_pretrained("data/{
 trade that last {world_steps} steps, then worlds in which every department of every company has its own random
 requirements and every circumstance its own random effect there, redrawn at every step.
 {carried} world-model examples from the same calls.
-All phrasings of users, those included that no task has, since what they have in common is language; no held-out phrasing of CSRs. Loss on action and CSR tokens only.
-`data/base/recipe.py` is the recipe ({steps} steps; the curriculum is in its opening lines). {made} Who has once
-dialled a wrong number goes on to dial others.
+All phrasings of users, those included that no task has, since what they have in common is language; no held-out
+phrasing of CSRs. Loss on action and CSR tokens only.
+`data/base/recipe.py` is the recipe ({steps} steps; the curriculum is in its opening lines). {made}
+Who has once dialled a wrong number goes on to dial others.
 
 **What was measured** on all levels of world 0, sampled at temperature 1 ({rollouts} rollouts each without notes and
-with true ones; `recipe.json` has the figures, `tests/text/test_base.py` holds the bars):
+with true ones{counted};
+`recipe.json` has the figures, `tests/text/test_base.py` holds the bars):
 
 | | measured | {whose} |
 |---|---|---|
@@ -509,7 +515,7 @@ with true ones; `recipe.json` has the figures, `tests/text/test_base.py` holds t
 | tool calls that can be read | {readable_calls:.1%} of {calls} | at least 97% |
 | form tells the department: permutation p (size, first field) | {p_size:.2f}, {p_first:.2f} | above 0.01 |
 | success without notes | {success:.1%} | as the exploratory policy: {success_of_exploratory_policy:.1%} |
-| success with true notes | {success_with_truth:.1%} | {bar} |
+| success with true notes | {success_with_truth:.1%} | at least 60% |
 
 Greedy, untrained, told the truth (100 validation tasks of world 0), by level:
 
@@ -522,7 +528,7 @@ one token of each; other text falls back to bytes. It was trained on sequences o
 
 def write_card(folder: Path, model: Qwen3ForCausalLM, noted: float) -> None:
     """recipe.json (settings, checksum, measurements) and the model card made from it."""
-    measured = judge(folder)
+    measured = judge(folder, noted > 0)
     way = curriculum(noted)
     settings = {"seed": SEED, "steps": way.steps, "copy_steps": COPY_STEPS, "polish_from": way.polish_from}
     settings["noted"] = noted
@@ -531,15 +537,10 @@ def write_card(folder: Path, model: Qwen3ForCausalLM, noted: float) -> None:
     said = {"name": folder.name, "max_tokens": MAX_TOKENS, "free_from": way.free_from, "world_steps": WORLD_STEPS}
     if noted:
         carried = CARRIED.format(noted=noted, followed=FOLLOWED)
-        said |= {"known": KNOWN, "carried": carried, "made": MADE, "whose": "bar", "bar": "at least 60%"}
+        said |= {"known": KNOWN, "carried": carried, "made": MADE, "counted": "", "whose": "bar"}
     else:
-        said |= {
-            "known": "",
-            "carried": NONE_CARRIED,
-            "made": MADE_WITHOUT,
-            "whose": "bar of the first base",
-            "bar": "at least 60%",
-        }
+        said |= {"known": "", "carried": NONE_CARRIED, "made": MADE_WITHOUT, "counted": COUNTED}
+        said["whose"] = "bar of the first base"
     levels = measured["greedy_success_with_truth"]
     header = [f"level {level}" if level != "0" else "all levels" for level in levels]
     rows = [header, ["---"] * len(header), [f"{success:.0%}" for success in levels.values()]]

@@ -167,8 +167,8 @@ def test_the_second_base_differs_in_its_weights_alone():
     assert [s["noted"] for s in settings] == [0.6, 0.0]
 
 
-def test_the_second_base_copies_and_makes_nothing_of_a_note():
-    """A part of what its card says, measured again."""
+def test_the_second_base_copies_and_makes_little_of_a_note():
+    """A part of what its card says, measured again, up to what fewer rollouts leave open."""
     folder = ROOT / "data" / "base_without_notes"
     player = untrained(RunConfig(model=ModelConfig(base=str(folder))))
     groups = [[[Attempt(task, i, derive_seed("base", i))] * 8] for i, task in enumerate(player.env.tasks("train")[:32])]
@@ -179,12 +179,14 @@ def test_the_second_base_copies_and_makes_nothing_of_a_note():
     )
     measured = json.loads((folder / "recipe.json").read_text())["measured"]
     for kind in ("values", "numbers"):
-        faithful, emitted = copying(plain + noted)[kind]
+        faithful, emitted = copying(plain)[kind]
         assert faithful / emitted == pytest.approx(measured["faithful_copies"][kind], abs=0.03), kind
-    readable, made = parsing(plain + noted)
+        assert faithful / emitted >= 0.95
+    readable, made = parsing(plain)
     assert readable / made == pytest.approx(measured["readable_calls"], abs=0.03)
-    successes = [sum(row.success for row in rows) / len(rows) for rows in (plain, noted)]
-    assert max(successes) < 0.15 and abs(successes[0] - successes[1]) < 0.08, successes
+    without, told = (sum(row.success for row in rows) / len(rows) for rows in (plain, noted))
+    assert without == pytest.approx(measured["success"], abs=0.05)
+    assert told == pytest.approx(measured["success_with_truth"], abs=0.06) and told < 0.25  # the first base: over 0.6
 
 
 @pytest.fixture(scope="module")
