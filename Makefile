@@ -216,7 +216,7 @@ base: setup  ## pretrain the embedded base model again (40 minutes and more; res
 	@echo "== base: data/base/recipe.py"
 	$(BIN)/python data/base/recipe.py
 
-base-without: setup  ## pretrain the second base again, which never sees a note (40 minutes and more; resumable)
+base-without: setup  ## pretrain the second base again, which never sees a note (an hour and more; resumable)
 	@echo "== base-without: data/base/recipe.py --noted 0"
 	$(BIN)/python data/base/recipe.py --noted 0 --out data/base_without_notes
 

@@ -95,8 +95,9 @@ class Run:
         return self.tasks_seen >= self.config.task_budget
 
     def begin(self) -> bool:
-        """Go on where the folder holds a part of this run, or start anew: config and provenance are written, the
-        adapters published. False, and nothing is done, where the run is finished.
+        """Go on from the newest checkpoint (`save` writes one), or start anew: metrics and adapters of a run that left
+        none are removed. Config and provenance are written, the adapters published; neither, and False, where the run
+        is finished. Of several processes each calls `distributed.start` first.
 
         Raises:
             CheckpointError: the folder belongs to a run with another config.

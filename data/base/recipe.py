@@ -481,9 +481,10 @@ circumstance, the former in a draft of the wording that was not kept, so that th
 last at 4000, from those of commit 94c3660. Those of f96677e had gone on in the same way from the first round's, at
 commit f23aab3."""
 MADE_WITHOUT = """These weights were
-made by it from nothing (`--noted 0 --compile`)."""
+made by it from nothing (`--noted 0`), in fewer steps than the first base's ({first}, which also went on from earlier
+weights several times)."""
 COUNTED = ", copies and calls counted without notes"
-CARD = """# The embedded base model
+CARD = """# The embedded base model{title}
 
 A causal language model of {parameters:,} parameters in the Qwen3 architecture (4 layers, width 192, {vocabulary}
 tokens) that knows the *language* of the phone-call environment and none of its rules: how tools are called, how
@@ -505,7 +506,7 @@ Who has once dialled a wrong number goes on to dial others.
 
 **What was measured** on all levels of world 0, sampled at temperature 1 ({rollouts} rollouts each without notes and
 with true ones{counted};
-`recipe.json` has the figures, `tests/text/test_base.py` holds the bars):
+`recipe.json` has the figures, `tests/text/test_base.py` {tested}):
 
 | | measured | {whose} |
 |---|---|---|
@@ -537,10 +538,12 @@ def write_card(folder: Path, model: Qwen3ForCausalLM, noted: float) -> None:
     said = {"name": folder.name, "max_tokens": MAX_TOKENS, "free_from": way.free_from, "world_steps": WORLD_STEPS}
     if noted:
         carried = CARRIED.format(noted=noted, followed=FOLLOWED)
-        said |= {"known": KNOWN, "carried": carried, "made": MADE, "counted": "", "whose": "bar"}
+        said |= {"known": KNOWN, "carried": carried, "made": MADE, "counted": ""}
+        said |= {"title": "", "whose": "bar", "tested": "holds the bars"}
     else:
-        said |= {"known": "", "carried": NONE_CARRIED, "made": MADE_WITHOUT, "counted": COUNTED}
-        said["whose"] = "bar of the first base"
+        said |= {"known": "", "carried": NONE_CARRIED, "counted": COUNTED}
+        said |= {"title": " that never saw a note", "made": MADE_WITHOUT.format(first=WITH_NOTES.steps)}
+        said |= {"whose": "bar of the first base", "tested": "measures a part of it again"}
     levels = measured["greedy_success_with_truth"]
     header = [f"level {level}" if level != "0" else "all levels" for level in levels]
     rows = [header, ["---"] * len(header), [f"{success:.0%}" for success in levels.values()]]

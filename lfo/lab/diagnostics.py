@@ -112,7 +112,9 @@ def ratio_finding(what: str, ratio: float, most: float, coupling: str) -> str:
     change, reverse = ("raise", "lower") if ratio < 1 else ("lower", "raise")
     remedy = f"{change} world_model.lam"
     if coupling not in ONE_ADAPTER:
-        remedy = f"{change} world_model.learning_rate, or {reverse} policy.learning_rate (lambda changes no step here)"
+        remedy = (
+            f"{change} world_model.learning_rate, or {reverse} policy.learning_rate; lambda would move the ratio alone"
+        )
     return f"{'' if 1 / FAR <= ratio <= FAR else 'Warning: '}{said}: {remedy}."
 
 
@@ -127,13 +129,14 @@ def lambda_advice(accuracy: float, trend: float, lam: float, coupling: str) -> s
         return NO_WORLD_MODEL
     alone = coupling not in ONE_ADAPTER and lam > 0
     lever, now = ("world_model.updates or learning_rate", "") if alone else ("lambda", f" from {lam:g}")
+    kept = "leave world_model.updates and learning_rate as they are" if alone else f"keep lambda at {lam:g}"
     advice = f"The world model names the fields of the answers to {accuracy:.0%} of the calls"
     if accuracy < RAISE_BELOW:
         advice += f", less than {RAISE_BELOW:.0%}: raise {lever}{now}."
-    elif accuracy > LOWER_ABOVE and trend < FALLING:
+    elif accuracy > LOWER_ABOVE and trend < FALLING and lam:
         advice += f", and success falls ({trend:+.0%}): lower {lever}{now}."
     else:
-        advice += f": keep lambda at {lam:g}."
+        advice += f": {kept}."
     if alone:
-        advice += f" Lambda is no lever: coupling '{coupling}' has an adapter for each, and AdamW divides it out again."
+        advice += f" Lambda is no lever: with '{coupling}' each has its own adapter, and AdamW divides lambda out."
     return advice

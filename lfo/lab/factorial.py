@@ -374,7 +374,7 @@ def curve_figure(runs: Runs, against: str = "tasks", kind: str = "success") -> p
 def _panel_of(config: RunConfig) -> str:
     if not config.policy.learning_rate:
         return "policy frozen, "
-    return f"trained, {'with notes' if config.coupling in NOTED else 'without'}, "
+    return f"trained {'with' if config.coupling in NOTED else 'without'} notes, "
 
 
 def draw_curves(

@@ -59,16 +59,14 @@ def test_a_run_by_hand(tmp_path):
     assert (found.tasks, found.gradient_norm_ratio, found.loss_ratio) == (88, 0.5, pytest.approx(2.5))  # lambda is 0.5
     assert (found.rule_accuracy, found.token_accuracy, found.success) == (0.75, 11 / 20, 0.5)
     assert found.success_trend == pytest.approx(0.5 - 0.3)  # over the newest three evaluations
-    lower = "lower world_model.learning_rate, or raise policy.learning_rate (lambda changes no step here)."
+    lower = "lower world_model.learning_rate, or raise policy.learning_rate; lambda would move the ratio alone."
     assert found.losses == f"The world model's losses are 2.5 times the policy's (healthy: 1 to 2): {lower}"
     assert found.gradients.startswith(
         "The world model's gradient norms are 0.5 times the policy's (healthy: 1 to 3): raise"
     )
-    lever = " Lambda is no lever: coupling 'imagine' has an adapter for each, and AdamW divides it out again."
-    assert (
-        found.advice
-        == f"The world model names the fields of the answers to 75% of the calls: keep lambda at 0.5.{lever}"
-    )
+    lever = " Lambda is no lever: with 'imagine' each has its own adapter, and AdamW divides lambda out."
+    kept = "leave world_model.updates and learning_rate as they are"
+    assert found.advice == f"The world model names the fields of the answers to 75% of the calls: {kept}.{lever}"
 
 
 def test_a_baseline_has_no_ratios(tmp_path):
@@ -145,7 +143,7 @@ def test_advice_says_where_lambda_is_no_lever():
     weak, falling, kept = (lambda_advice(*seen, 0.5, "imagine") for seen in ((0.1, 0.0), (0.9, -0.5), (0.5, 0.0)))
     assert ": raise world_model.updates or learning_rate. Lambda is no lever:" in weak
     assert ": lower world_model.updates or learning_rate. Lambda is no lever:" in falling
-    assert ": keep lambda at 0.5. Lambda is no lever:" in kept
+    assert ": leave world_model.updates and learning_rate as they are. Lambda is no lever:" in kept
     assert "updates" not in lambda_advice(0.1, 0.0, 0.0, "imagine")  # from 0 on, lambda switches learning on
     assert "updates" not in lambda_advice(0.1, 0.0, 0.5, "shared")
 

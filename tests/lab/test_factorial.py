@@ -372,7 +372,7 @@ def test_arms_of_any_number_can_be_drawn(runs):
     figures.style()
     many = {f"{arm} {k}": folders for k in range(3) for arm, folders in runs.items()}
     known = factorial.curve_figure(many).axes[::2]
-    kinds = ("policy frozen", "trained, with notes", "trained, without")
+    kinds = ("policy frozen", "trained with notes", "trained without notes")
     assert [ax.get_title() for ax in known] == [f"{kind}, {SPLIT_NAMES['validation']}" for kind in kinds]
     lines = [line for ax in known for line in ax.get_lines()]
     assert len(lines) == 12 and len({(line.get_color(), line.get_marker()) for line in lines}) == 12

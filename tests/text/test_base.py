@@ -12,6 +12,7 @@ import dataclasses
 import json
 import os
 import platform
+import runpy
 import subprocess
 import sys
 import time
@@ -159,12 +160,15 @@ def test_its_files_are_those_of_the_recipe(name):
 
 
 def test_the_second_base_differs_in_its_weights_alone():
-    """The tokenizer and the shape are the same, so that nothing else can make a difference."""
+    """Tokenizer and shape are the same; how both were made is the recipe's."""
     ours, theirs = ROOT / "data" / "base", ROOT / "data" / "base_without_notes"
     for name in ("tokenizer.json", "tokenizer_config.json", "config.json"):
         assert (ours / name).read_bytes() == (theirs / name).read_bytes(), name
-    settings = [json.loads((folder / "recipe.json").read_text()) for folder in (ours, theirs)]
-    assert [s["noted"] for s in settings] == [0.6, 0.0]
+    assert sha256(ours / "model.safetensors") != sha256(theirs / "model.safetensors")
+    curriculum = runpy.run_path(str(ours / "recipe.py"))["curriculum"]
+    for folder, noted in ((ours, 0.6), (theirs, 0.0)):
+        made, way = json.loads((folder / "recipe.json").read_text()), curriculum(noted)
+        assert (made["noted"], made["steps"], made["polish_from"]) == (noted, way.steps, way.polish_from)
 
 
 def test_the_second_base_copies_and_makes_little_of_a_note():
@@ -186,7 +190,7 @@ def test_the_second_base_copies_and_makes_little_of_a_note():
     assert readable / made == pytest.approx(measured["readable_calls"], abs=0.03)
     without, told = (sum(row.success for row in rows) / len(rows) for rows in (plain, noted))
     assert without == pytest.approx(measured["success"], abs=0.05)
-    assert told == pytest.approx(measured["success_with_truth"], abs=0.06) and told < 0.25  # the first base: over 0.6
+    assert told == pytest.approx(measured["success_with_truth"], abs=0.06)  # the first base: 0.67
 
 
 @pytest.fixture(scope="module")
