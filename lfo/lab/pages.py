@@ -103,7 +103,8 @@ TABLES = {
     "As in the factorial, in the same worlds, with a base that was pretrained without notes\n"
     "([second_base.yaml](../configs/second_base.yaml)):",
     "04_second_base_verdicts": "### Claims about a base that never saw a note\n\n"
-    "Written down before these runs; the first is on what a true note adds to the frozen policy, `there` is with this base:",
+    "Written down before these runs; the first is on what a true note adds to the frozen policy, `there` is with\n"
+    "this base:",
     "04_transfer": "### Phrasings that were never heard in training\n\n"
     "Adapters as they ended; the base met the users' held-out phrasings in pretraining, not those of the CSRs. The\n"
     "executed notebook says in its parameters how many tasks and episodes that are:",
