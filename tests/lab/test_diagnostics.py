@@ -156,4 +156,4 @@ def test_a_table_has_a_row_per_run(tmp_path):
     table = diagnosis_table({"one": folders[:1], "other": folders[1:]})
     assert table["arm"].tolist() == ["one", "other"] and table["success"].tolist() == [0.25, 0.75]
     assert table[["world", "seed"]].to_numpy().tolist() == [[0, 0], [0, 0]]
-    assert "keep lambda" in table["advice"].iloc[0]
+    assert "as they are" in table["advice"].iloc[0]
