@@ -110,11 +110,8 @@ def ratio_finding(what: str, ratio: float, most: float, coupling: str) -> str:
     if 1 <= ratio <= most:
         return f"{said}: keep them."
     change, reverse = ("raise", "lower") if ratio < 1 else ("lower", "raise")
-    remedy = f"{change} world_model.lam"
-    if coupling not in ONE_ADAPTER:
-        remedy = (
-            f"{change} world_model.learning_rate, or {reverse} policy.learning_rate; lambda would move the ratio alone"
-        )
+    rates = f"{change} world_model.learning_rate, or {reverse} policy.learning_rate"
+    remedy = f"{change} world_model.lam" if coupling in ONE_ADAPTER else f"{rates}; lambda would move the ratio alone"
     return f"{'' if 1 / FAR <= ratio <= FAR else 'Warning: '}{said}: {remedy}."
 
 
