@@ -172,10 +172,11 @@ def test_the_second_base_differs_in_its_weights_alone():
 
 
 def test_the_second_base_copies_and_makes_little_of_a_note():
-    """A part of what its card says, measured again, up to what fewer rollouts leave open."""
+    """What its card says, measured again on the same tasks, up to what half as many rollouts leave open."""
     folder = ROOT / "data" / "base_without_notes"
     player = untrained(RunConfig(model=ModelConfig(base=str(folder))))
-    groups = [[[Attempt(task, i, derive_seed("base", i))] * 8] for i, task in enumerate(player.env.tasks("train")[:32])]
+    tasks = player.env.tasks("train")[:TASKS]
+    groups = [[[Attempt(task, i, derive_seed("base", i))] * (ROLLOUTS // 2)] for i, task in enumerate(tasks)]
     truth = Truth(player.codec)
     plain, noted = (
         play(player.engine, player.codec, groups, coupling, player.config.rollout, 0)
