@@ -380,6 +380,7 @@ def smollm2(bench: Bench, arm: str, overrides: dict) -> Iterator[Row]:
     yield Row(f"{name}, sampling", mean(step["tokens_per_second"] for step in steps), "tokens/s")
     learned = sum(step["seconds"].get("joint", 0.0) + step["seconds"].get("replay", 0.0) for step in steps)
     yield Row(f"{name}, learning", sum(step["trained_tokens"] for step in steps) / max(learned, 1e-9), "tokens/s")
+    yield Row(f"{name}, phone calls of a task", mean(step["train_calls_per_task"] for step in steps), "calls")
     peer = f"before: {before:.3f}"
     yield Row(f"{name}, success on validation", after, "share", peer, after / before if before else math.nan)
 
