@@ -332,6 +332,9 @@ def embedded(bench: Bench) -> Iterator[Row]:
     for row in end:
         yield Row(f"embedded run, success at the end, {row['split']}", row["success"], f"share of {row['n']}")
     yield Row("embedded run, bf16", float(folder.provenance["bf16"]), "yes or no")
+    for phase in (*PHASES, "evaluate"):
+        each = [row["seconds"].get(phase, 0.0) for row in logged if row["kind"] in ("step", "seconds")]
+        yield Row(f"embedded run, {phase}", sum(each), "seconds")
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as other:
@@ -380,7 +383,7 @@ def smollm2(bench: Bench, arm: str, overrides: dict) -> Iterator[Row]:
     yield Row(f"{name}, sampling", mean(step["tokens_per_second"] for step in steps), "tokens/s")
     learned = sum(step["seconds"].get("joint", 0.0) + step["seconds"].get("replay", 0.0) for step in steps)
     yield Row(f"{name}, learning", sum(step["trained_tokens"] for step in steps) / max(learned, 1e-9), "tokens/s")
-    yield Row(f"{name}, phone calls of a task", mean(step["train_calls_per_task"] for step in steps), "calls")
+    yield Row(f"{name}, phone calls of a rollout", mean(step["train_calls_per_task"] for step in steps), "calls")
     peer = f"before: {before:.3f}"
     yield Row(f"{name}, success on validation", after, "share", peer, after / before if before else math.nan)
 

@@ -83,7 +83,8 @@ TABLES = {
     "04_told": "### What bounds the policy\n\n"
     "What bounds it: the same policies told nothing, what their world model says (`imagined`), what is\n"
     "usual in the trade (`typical`; `typical and house` with the field that companies of it like to add), of a new\n"
-    "company all that can be known, and the truth; `placebo` was trained beside notes that are wrong:",
+    "company all that can be known, and the truth; `placebo` was trained beside notes that are wrong,\n"
+    "`imagine_second_base` on a base that never saw a note:",
     "04_progress": "### Does what is known predict what is achieved?\n\n"
     "Rank correlation, at known companies, of what is known with the success gained later, and with success itself;\n"
     "worlds and whole runs resampled. The first row of each arm is the hypothesis of\n"
@@ -105,6 +106,9 @@ TABLES = {
     "04_second_base_verdicts": "### Claims about a base that never saw a note\n\n"
     "Written down before these runs; the first is on what a true note adds to the frozen policy, `there` is with\n"
     "this base:",
+    "04_second_base_known": "### What is known beside a base that never saw a note\n\n"
+    "Shares of calls whose answer is known, as in the table of how fast it is known, with this base; intervals know of\n"
+    "worlds and runs alone:",
     "04_transfer": "### Phrasings that were never heard in training\n\n"
     "Adapters as they ended; the base met the users' held-out phrasings in pretraining, not those of the CSRs. The\n"
     "executed notebook says in its parameters how many tasks and episodes that are:",
@@ -118,7 +122,11 @@ TABLES = {
     "05_lambda": "### Lambda\n\n"
     "World 0, 80 tasks: success and area, medians over five seeds, and how much the area is above that of\n"
     "`reference` (0.5), 95%; `imagine` has an adapter for each, `shared` one for both, `policy_alone` is that at 0:",
-    "05_verdicts": "### Claims about lambda\n\n"
+    "05_schedule": "### Schedules\n\nAs above: who learns when, where `reference` has both learn in every step:",
+    "05_rank": "### Ranks\n\nAs above, rank 64 in `reference`:",
+    "05_costs": "### What these cost\n\n"
+    "Of all sections that were run; multiples are medians of the ratios to `reference` with the same seed:",
+    "05_verdicts": "### Claims about lambda and other choices\n\n"
     "World 0, where everything was developed: what is decided is decided for it alone, and for 80 tasks:",
     "08_overview": "### Feedback\n\n"
     "Feedback-guided DAPO, first attempts, which read no feedback but the notes of who says some "
