@@ -107,8 +107,8 @@ TABLES = {
     "Written down before these runs; the first is on what a true note adds to the frozen policy, `there` is with\n"
     "this base:",
     "04_second_base_known": "### What is known beside a base that never saw a note\n\n"
-    "Shares of calls whose answer is known, as in the table of how fast it is known, with this base; intervals know of\n"
-    "worlds and runs alone:",
+    "Shares of calls whose answer is known, as in the table of how fast it is known, with this base; intervals\n"
+    "know of worlds and runs alone:",
     "04_transfer": "### Phrasings that were never heard in training\n\n"
     "Adapters as they ended; the base met the users' held-out phrasings in pretraining, not those of the CSRs. The\n"
     "executed notebook says in its parameters how many tasks and episodes that are:",

@@ -312,3 +312,12 @@ def test_the_arms_that_two_grids_share_are_the_same_runs(monkeypatch):
         *("baseline", "table", "imagine", "truth_frozen", "cloning", "dream")
     }
     assert all(one[folder] == other[folder] for folder in shared)
+
+
+def test_the_second_base_is_all_that_its_arms_have_of_their_own(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    first, second = (read_grid(Path("configs") / f"{name}.yaml", "out") for name in ("science", "second_base"))
+    for folder, theirs in second.items():
+        assert theirs.model.base == "data/base_without_notes"
+        assert dataclasses.replace(theirs, model=first[folder].model) == first[folder]
+        assert dataclasses.replace(theirs.model, base=first[folder].model.base) == first[folder].model
