@@ -1,7 +1,7 @@
 """A finished run where it was not trained: new companies, unusual rules, other levels, unheard phrasings; told more.
 
-`measure` and `measure_told` play a run's newest adapters and write one row per episode into the run folder, once; the
-tables of notebook 04 are drawn from those files alone (`lfo.lab.transfer_tables`).
+`measure`, `measure_told` and `measure_notes` play a run's newest adapters and write one row per episode into the run
+folder, once; the tables of notebook 04 are drawn from those files alone (`lfo.lab.transfer_tables`).
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from lfo.envs.phone.world import LEVELS
 from lfo.evaluate import play_tasks
 from lfo.lab.reading import read_measurement, write_measurement
 from lfo.lab.told import told_as_in, usual_world
-from lfo.lab.transfer_tables import TOLD, TRANSFER
+from lfo.lab.transfer_tables import NOTES, TOLD, TRANSFER
 from lfo.protocols import Knowledge
 from lfo.rollout.tasks import TaskStream
 from lfo.runs import RunError, RunFolder
 from lfo.train import Player, load_player
-from lfo.types import Rollout
+from lfo.types import Role, Rollout
 
 CONDITIONS = (("validation", False), ("test", False), ("test", True))  # split, held-out phrasing
 TELLERS = ("nothing", "imagined", "typical", "typical and house", "truth")
@@ -128,6 +128,28 @@ def measure_told(folder: str | Path) -> pd.DataFrame:
             where = {"split": split, "told": told, "variation": variation[row.task_id]}
             rows.append({**where, "task_id": row.task_id, "success": int(row.success)})
     return write_measurement(run, TOLD, rows)
+
+
+def measure_notes(folder: str | Path) -> pd.DataFrame:
+    """One row per greedy episode of the run's own evaluation: split, task_id, notes, success. notes: how many the
+    policy read, whoever says them in its run. Measured once, as by `measure`.
+
+    Raises:
+        RunError: the run has published no adapters.
+    """
+    run = RunFolder(folder)
+    if run.measured(NOTES):
+        return read_measurement(run, NOTES)
+    player, rows = load_player(folder), []
+    c, opener = player.config, player.codec.note("", ())[0]
+    for split in c.eval_splits:
+        tasks, seed = player.env.tasks(split)[: c.eval_tasks], derive_seed(c.seed, split)
+        for row in play_tasks(player.engine, player.codec, player.coupling, tasks, c.rollout, c.eval_episodes, seed):
+            notes = sum(
+                role == Role.NOTE and token == opener for token, role in zip(row.tokens, row.roles, strict=True)
+            )
+            rows.append({"split": split, "task_id": row.task_id, "notes": notes, "success": int(row.success)})
+    return write_measurement(run, NOTES, rows)
 
 
 def _tellers(player: Player) -> dict[str, Noted]:

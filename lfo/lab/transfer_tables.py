@@ -1,5 +1,5 @@
-"""Tables of frozen runs: elsewhere (transfer.csv), told more or less (told.csv), see `lfo.lab.transfer`; within several
-attempts (attempts.csv), see `lfo.lab.attempts`.
+"""Tables of frozen runs: elsewhere (transfer.csv), told more or less (told.csv), by the notes they read (notes.csv),
+see `lfo.lab.transfer`; within several attempts (attempts.csv), see `lfo.lab.attempts`.
 
 Every interval is that of `lfo.lab.hierarchy`: worlds, runs, companies and tasks are resampled.
 """
@@ -20,7 +20,7 @@ from lfo.lab.reading import RUN, Runs, by_run, cells, count_runs, measurements, 
 from lfo.lab.statistics import Estimate, in_percent, pass_hat_k
 from lfo.runs import RunFolder
 
-TRANSFER, TOLD, ATTEMPTS = "transfer.csv", "told.csv", "attempts.csv"
+TRANSFER, TOLD, NOTES, ATTEMPTS = "transfer.csv", "told.csv", "notes.csv", "attempts.csv"
 FIRST = number(0)
 
 
@@ -121,6 +121,23 @@ def told_table(runs: Runs) -> pd.DataFrame:
             numbers |= {"minus imagined": gain.value, "gain low": gain.low, "gain high": gain.high}
             rows.append(named | {"told": told} | numbers | {"runs": gain.runs, "tasks": part["task_id"].nunique()})
     return pd.DataFrame(rows)
+
+
+def notes_table(runs: Runs, truth: str) -> pd.DataFrame:
+    """Success by how many notes the arm `truth` reads on a task, which is told of every call on its way, and how many
+    each arm reads there: medians over the runs, 95%. tasks: of that kind in all runs. Tasks without a true note are
+    left out.
+    """
+    rows = with_companies(measurements(runs, NOTES, "run notebook 04, or `lfo.lab.transfer.measure_notes`"), runs)
+    there, found = ["world", "split", "task_id"], []
+    told = rows[rows["arm"] == truth].groupby(there)["notes"].first().rename("true")
+    rows = rows.join(told[told > 0].map(lambda notes: "one" if notes == 1 else "several"), on=there).dropna()
+    for named, part in parts(rows.sort_values("true", kind="stable"), "split", "true", "arm"):
+        study = Study(curves_of(part, ["success", "notes"]))
+        success, read = (study.find(number(place), middle(named["arm"]), [named["arm"]]) for place in (0, 1))
+        numbers = {"notes read": read.value, "success": success.value, "low": success.low, "high": success.high}
+        found.append(named | numbers | {"runs": success.runs, "tasks": part.groupby(there).ngroups})
+    return pd.DataFrame(found).rename(columns={"true": "true notes"})
 
 
 def form_table(runs: Runs) -> pd.DataFrame:

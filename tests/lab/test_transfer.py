@@ -19,12 +19,13 @@ from lfo.envs.phone.vocabulary import CIRCUMSTANCES, FIELDS
 from lfo.envs.phone.world import LEVELS
 from lfo.lab import transfer
 from lfo.lab.told import told_as_in, usual_world
-from lfo.lab.transfer import CONDITIONS, TELLERS, measure, measure_told
+from lfo.lab.transfer import CONDITIONS, TELLERS, measure, measure_notes, measure_told
 from lfo.lab.transfer_tables import TRANSFER
 from lfo.rollout.tasks import TaskStream
 from lfo.runs import RunError, RunFolder
 from lfo.text.codec import Codec
-from lfo.types import Call, Malformed, Turn
+from lfo.train import load_player
+from lfo.types import Call, Malformed, Role, Turn
 
 
 @pytest.fixture(scope="module")
@@ -162,6 +163,22 @@ def test_episodes_by_what_the_policy_is_told(run, world, monkeypatch):
     assert won.drop("nothing").all() and not won["nothing"]
     monkeypatch.setattr(transfer, "play_tasks", None)
     assert measure_told(run).equals(rows)
+
+
+def test_how_many_notes_are_read(run, monkeypatch):
+    codec = load_player(run).codec
+    note, request = codec.note("memory", codec.encode("never mind")), codec.prompt("Call them.")
+
+    def played(engine, codec, coupling, tasks, rollout, episodes, seed):
+        tokens = [*request, *note, *note, *request]
+        roles = [Role.PROMPT] * len(request) + [Role.NOTE] * 2 * len(note) + [Role.OBSERVATION] * len(request)
+        return [SimpleNamespace(success=True, task_id=t.task_id, tokens=tokens, roles=roles) for t in tasks]
+
+    monkeypatch.setattr(transfer, "play_tasks", played)
+    rows = measure_notes(run)
+    assert set(rows["notes"]) == {2} and set(rows["split"]) == {"validation", "test"}
+    monkeypatch.setattr(transfer, "play_tasks", None)
+    assert measure_notes(run).equals(rows)
 
 
 def test_only_policies_that_imagine_are_told_anything(tmp_path, make_config):
