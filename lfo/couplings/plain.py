@@ -35,6 +35,7 @@ class Plain:
     source = "scout"  # who says what stands in the notes
     rewarded = predicts = True
     recall = None  # nothing is remembered
+    most_notes = NOTES
 
     def __init__(self, layout: AdapterLayout, codec: Codec | None = None, scouts: int = 0):
         self.layout, self.codec, self.scouts = layout, codec, scouts
@@ -71,7 +72,7 @@ class Plain:
             return
         row.noted = True
         asked: set[Question] = set()
-        while len(asked) < NOTES:
+        while len(asked) < self.most_notes:
             call = yield from self.intended(row, turns, turns[len(past) :])
             question = call and Question(row.episode.request, turns, call)
             if question is None or question in asked:

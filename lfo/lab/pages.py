@@ -110,8 +110,7 @@ TABLES = {
     "Shares of calls whose answer is known, as in the table of how fast it is known, with this base; intervals\n"
     "know of worlds and runs alone:",
     "04_second_base_notes": "### How many notes a base can read that never saw one\n\n"
-    "Tasks by how many notes the truth has on them (`true notes`), one for each call on the way; how many each arm\n"
-    "reads there, and its success:",
+    "Success where the policy is told no more than one note, two, or six, which is the limit everywhere else:",
     "04_transfer": "### Phrasings that were never heard in training\n\n"
     "Adapters as they ended; the base met the users' held-out phrasings in pretraining, not those of the CSRs. The\n"
     "executed notebook says in its parameters how many tasks and episodes that are:",

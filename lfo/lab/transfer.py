@@ -15,6 +15,7 @@ import pandas as pd
 
 from lfo.config import derive_seed
 from lfo.couplings import Noted, alone, make_coupling
+from lfo.couplings.plain import NOTES as ALL
 from lfo.envs import make_environment
 from lfo.envs.phone import World
 from lfo.envs.phone.records import PhoneTask
@@ -31,6 +32,7 @@ from lfo.train import Player, load_player
 from lfo.types import Role, Rollout
 
 CONDITIONS = (("validation", False), ("test", False), ("test", True))  # split, held-out phrasing
+MOST = (1, 2, ALL)  # notes in an episode
 TELLERS = ("nothing", "imagined", "typical", "typical and house", "truth")
 
 
@@ -131,8 +133,11 @@ def measure_told(folder: str | Path) -> pd.DataFrame:
 
 
 def measure_notes(folder: str | Path) -> pd.DataFrame:
-    """One row per greedy episode of the run's own evaluation: split, task_id, notes, success. notes: how many the
-    policy read, whoever says them in its run. Measured once, as by `measure`.
+    """One row per greedy episode of the run's own evaluation: split, most, task_id, notes, success. For runs whose
+    dialect opens a note by a token of its own, as `tags` does.
+
+    most: how many notes the policy is told at most, of those that its run would tell it; notes: how many it read.
+    Measured once, as by `measure`.
 
     Raises:
         RunError: the run has published no adapters.
@@ -142,13 +147,13 @@ def measure_notes(folder: str | Path) -> pd.DataFrame:
         return read_measurement(run, NOTES)
     player, rows = load_player(folder), []
     c, opener = player.config, player.codec.note("", ())[0]
-    for split in c.eval_splits:
+    for split, most in itertools.product(c.eval_splits, MOST):
+        player.coupling.most_notes = most
         tasks, seed = player.env.tasks(split)[: c.eval_tasks], derive_seed(c.seed, split)
         for row in play_tasks(player.engine, player.codec, player.coupling, tasks, c.rollout, c.eval_episodes, seed):
-            notes = sum(
-                role == Role.NOTE and token == opener for token, role in zip(row.tokens, row.roles, strict=True)
-            )
-            rows.append({"split": split, "task_id": row.task_id, "notes": notes, "success": int(row.success)})
+            notes = sum((role, token) == (Role.NOTE, opener) for role, token in zip(row.roles, row.tokens, strict=True))
+            where = {"split": split, "most": most, "task_id": row.task_id}
+            rows.append({**where, "notes": notes, "success": int(row.success)})
     return write_measurement(run, NOTES, rows)
 
 

@@ -123,21 +123,20 @@ def told_table(runs: Runs) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def notes_table(runs: Runs, truth: str) -> pd.DataFrame:
-    """Success by how many notes the arm `truth` reads on a task, which is told of every call on its way, and how many
-    each arm reads there: medians over the runs, 95%. tasks: of that kind in all runs. Tasks without a true note are
-    left out.
+def notes_table(runs: Runs) -> pd.DataFrame:
+    """Success by how many notes the policy is told at most, and how many it reads then: medians over runs.
+
+    low, high: 95%.
     """
     rows = with_companies(measurements(runs, NOTES, "run notebook 04, or `lfo.lab.transfer.measure_notes`"), runs)
-    there, found = ["world", "split", "task_id"], []
-    told = rows[rows["arm"] == truth].groupby(there)["notes"].first().rename("true")
-    rows = rows.join(told[told > 0].map(lambda notes: "one" if notes == 1 else "several"), on=there).dropna()
-    for named, part in parts(rows.sort_values("true", kind="stable"), "split", "true", "arm"):
-        study = Study(curves_of(part, ["success", "notes"]))
-        success, read = (study.find(number(place), middle(named["arm"]), [named["arm"]]) for place in (0, 1))
-        numbers = {"notes read": read.value, "success": success.value, "low": success.low, "high": success.high}
-        found.append(named | numbers | {"runs": success.runs, "tasks": part.groupby(there).ngroups})
-    return pd.DataFrame(found).rename(columns={"true": "true notes"})
+    found = []
+    for named, part in parts(rows, "arm", "split"):
+        study = Study(curves_of(part.assign(arm=part["most"]), ["success", "notes"]))
+        for most in part["most"].unique():
+            success, read = (study.find(number(place), middle(most), [most]) for place in (0, 1))
+            numbers = {"notes read": read.value, "success": success.value, "low": success.low, "high": success.high}
+            found.append(named | {"notes at most": most} | numbers | {"runs": success.runs})
+    return pd.DataFrame(found)
 
 
 def form_table(runs: Runs) -> pd.DataFrame:

@@ -676,22 +676,14 @@ def test_success_by_what_the_policy_is_told(transferred):
         transfer_tables.told_table(transferred)
 
 
-def test_success_by_how_many_true_notes_a_task_has(transferred):
-    """Of three tasks one has no true note; the other arm reads a note less of the one that has two."""
-    first = transferred["arm"][0]
-    pd.DataFrame(
-        {"split": "test", "task_id": [f"test-{k:03d}" for k in range(3)], "notes": [1, 2, 0], "success": [1, 0, 1]}
-    ).to_csv(first / "notes.csv", index=False)
-    other = first.with_name("other")
-    shutil.copytree(first, other)
-    pd.read_csv(first / "notes.csv").assign(notes=1, success=[0, 1, 1]).to_csv(other / "notes.csv", index=False)
-    table = transfer_tables.notes_table({"truth": [first], "other": [other]}, "truth").set_index(["true notes", "arm"])
-    assert table[["notes read", "success", "tasks"]].to_dict("index") == {
-        ("one", "truth"): {"notes read": 1, "success": 1, "tasks": 1},
-        ("one", "other"): {"notes read": 1, "success": 0, "tasks": 1},
-        ("several", "truth"): {"notes read": 2, "success": 0, "tasks": 1},
-        ("several", "other"): {"notes read": 1, "success": 1, "tasks": 1},
-    }
+def test_success_by_how_many_notes_the_policy_is_told(transferred):
+    """Two tasks: told one note at most both are won, told six the second is lost, on which two are read then."""
+    rows = [("test-000", 1, 1, 1), ("test-001", 1, 1, 1), ("test-000", 6, 1, 1), ("test-001", 6, 2, 0)]
+    told = pd.DataFrame(rows, columns=["task_id", "most", "notes", "success"]).assign(split="test")
+    told.to_csv(transferred["arm"][0] / "notes.csv", index=False)
+    one, six = transfer_tables.notes_table({"arm": transferred["arm"][:1]}).to_dict("records")
+    assert (one["notes at most"], one["notes read"], one["success"], one["runs"]) == (1, 1, 1, 1)
+    assert (six["notes at most"], six["notes read"], six["success"], six["low"]) == (6, 1.5, 0.5, 0)
 
 
 def test_pass_k_falls_with_k(transferred):

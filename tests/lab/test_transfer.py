@@ -165,17 +165,20 @@ def test_episodes_by_what_the_policy_is_told(run, world, monkeypatch):
     assert measure_told(run).equals(rows)
 
 
-def test_how_many_notes_are_read(run, monkeypatch):
+def test_how_many_notes_are_told_and_read(run, monkeypatch):
+    """Counted are notes, not what looks like one in an answer."""
     codec = load_player(run).codec
-    note, request = codec.note("memory", codec.encode("never mind")), codec.prompt("Call them.")
+    note, request, told = codec.note("memory", codec.encode("never mind")), codec.prompt("Call them."), []
 
     def played(engine, codec, coupling, tasks, rollout, episodes, seed):
-        tokens = [*request, *note, *note, *request]
-        roles = [Role.PROMPT] * len(request) + [Role.NOTE] * 2 * len(note) + [Role.OBSERVATION] * len(request)
+        told.append(coupling.most_notes)
+        tokens = [*request, *note, *note, *note]
+        roles = [Role.PROMPT] * len(request) + [Role.NOTE] * 2 * len(note) + [Role.OBSERVATION] * len(note)
         return [SimpleNamespace(success=True, task_id=t.task_id, tokens=tokens, roles=roles) for t in tasks]
 
     monkeypatch.setattr(transfer, "play_tasks", played)
     rows = measure_notes(run)
+    assert told == 2 * [1, 2, 6] and list(rows["most"].unique()) == [1, 2, 6]
     assert set(rows["notes"]) == {2} and set(rows["split"]) == {"validation", "test"}
     monkeypatch.setattr(transfer, "play_tasks", None)
     assert measure_notes(run).equals(rows)
