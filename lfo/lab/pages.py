@@ -125,9 +125,7 @@ TABLES = {
     "World 0, 80 tasks: success and area, medians over five seeds, and how much the area is above that of\n"
     "`reference` (0.5), 95%; `imagine` has an adapter for each, `shared` one for both, `policy_alone` is that at 0:",
     "05_schedule": "### Schedules\n\nAs above: who learns when, where `reference` has both learn in every step:",
-    "05_rank": "### Ranks\n\nAs above, rank 64 in `reference`:",
-    "05_costs": "### What these cost\n\n"
-    "Of all sections that were run; multiples are medians of the ratios to `reference` with the same seed:",
+    "05_costs": "### What the controls cost\n\nMultiples are medians of the ratios to `reference` with the same seed:",
     "05_verdicts": "### Claims about lambda and other choices\n\n"
     "World 0, where everything was developed: what is decided is decided for it alone, and for 80 tasks:",
     "08_overview": "### Feedback\n\n"

@@ -14,8 +14,7 @@ from pathlib import Path
 import pandas as pd
 
 from lfo.config import derive_seed
-from lfo.couplings import Noted, alone, make_coupling
-from lfo.couplings.plain import NOTES as ALL
+from lfo.couplings import Noted, Plain, alone, make_coupling
 from lfo.envs import make_environment
 from lfo.envs.phone import World
 from lfo.envs.phone.records import PhoneTask
@@ -32,7 +31,7 @@ from lfo.train import Player, load_player
 from lfo.types import Role, Rollout
 
 CONDITIONS = (("validation", False), ("test", False), ("test", True))  # split, held-out phrasing
-MOST = (1, 2, ALL)  # notes in an episode
+MOST = (1, 2, Plain.most_notes)  # notes in an episode
 TELLERS = ("nothing", "imagined", "typical", "typical and house", "truth")
 
 
@@ -121,12 +120,10 @@ def measure_told(folder: str | Path) -> pd.DataFrame:
     if run.config.coupling != "imagine":
         raise RunError(f"{folder} has the coupling {run.config.coupling}; only `imagine` is told anything.")
     player, rows = load_player(folder), []
-    c, couplings = player.config, _tellers(player)
-    for split, told in itertools.product(c.eval_splits, TELLERS):
-        tasks, seed = player.env.tasks(split)[: c.eval_tasks], derive_seed(c.seed, split)
-        variation = {task.task_id: player.env.world.variation(task.company_id) for task in tasks}
-        played = play_tasks(player.engine, player.codec, couplings[told], tasks, c.rollout, c.eval_episodes, seed)
-        for row in played:
+    couplings, world = _tellers(player), player.env.world
+    variation = {task.task_id: world.variation(task.company_id) for task in world.tasks}
+    for split, told in itertools.product(player.config.eval_splits, TELLERS):
+        for row in _evaluation(player, split, couplings[told]):
             where = {"split": split, "told": told, "variation": variation[row.task_id]}
             rows.append({**where, "task_id": row.task_id, "success": int(row.success)})
     return write_measurement(run, TOLD, rows)
@@ -146,15 +143,21 @@ def measure_notes(folder: str | Path) -> pd.DataFrame:
     if run.measured(NOTES):
         return read_measurement(run, NOTES)
     player, rows = load_player(folder), []
-    c, opener = player.config, player.codec.note("", ())[0]
-    for split, most in itertools.product(c.eval_splits, MOST):
+    opener = player.codec.note("", ())[0]
+    for split, most in itertools.product(player.config.eval_splits, MOST):
         player.coupling.most_notes = most
-        tasks, seed = player.env.tasks(split)[: c.eval_tasks], derive_seed(c.seed, split)
-        for row in play_tasks(player.engine, player.codec, player.coupling, tasks, c.rollout, c.eval_episodes, seed):
+        for row in _evaluation(player, split, player.coupling):
             notes = sum((role, token) == (Role.NOTE, opener) for role, token in zip(row.roles, row.tokens, strict=True))
             where = {"split": split, "most": most, "task_id": row.task_id}
             rows.append({**where, "notes": notes, "success": int(row.success)})
     return write_measurement(run, NOTES, rows)
+
+
+def _evaluation(player: Player, split: str, coupling: Plain) -> list[Rollout]:
+    """The greedy episodes of a run's own evaluation, with this coupling."""
+    c = player.config
+    tasks, seed = player.env.tasks(split)[: c.eval_tasks], derive_seed(c.seed, split)
+    return play_tasks(player.engine, player.codec, coupling, tasks, c.rollout, c.eval_episodes, seed)
 
 
 def _tellers(player: Player) -> dict[str, Noted]:

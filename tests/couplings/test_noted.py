@@ -106,6 +106,13 @@ def test_there_are_at_most_so_many_notes(scripted, imagine, bank, attempt):
     assert [asked_for(text) for text in asked_of(engine, bank)] == means[:NOTES]
 
 
+def test_fewer_notes_may_be_told(scripted, imagine, bank, attempt, monkeypatch):
+    monkeypatch.setattr(imagine, "most_notes", 1)
+    replies = SERVED | {FRAUD: WAY[FRAUD]}
+    (row,), engine = scripted(imagine, playing(SEARCH, "", means=[FRAUD, SERVICE], reply=replies), [attempt("fraud")])
+    assert len(notes_of(row, bank)) == intentions(engine) == 1
+
+
 class Forgetful(Noted):
     """Has a note to the first so many questions."""
 
