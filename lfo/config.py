@@ -348,13 +348,15 @@ def _explained(kind: type, problem: dict) -> str:
     if problem["type"] == "unexpected_keyword_argument":
         *groups, name = where
         known = _names(kind) if not groups else _names(GROUPS[groups[0]])
-        close = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean '{'.'.join([*groups, close[0]])}'?" if close else f"known: {', '.join(known)}."
+        close = [".".join([*groups, near]) for near in difflib.get_close_matches(name, known, n=1)]
+        close = close or [f"{group}.{name}" for group, settings in GROUPS.items() if name in _names(settings)]
+        hint = f"did you mean {' or '.join(map(repr, close))}?" if close else f"known: {', '.join(known)}."
         return f"unknown setting '{'.'.join(where)}'; {hint}"
     dotted = ".".join(where[:2])
     if reason := problem.get("ctx", {}).get("error"):
         return str(reason) if isinstance(reason, ConfigError) else f"'{dotted}': {reason}, got {problem['input']!r}."
-    return f"'{dotted}': {problem['msg'][0].lower()}{problem['msg'][1:]}, got {problem['input']!r}."
+    told = problem["msg"].replace("a valid tuple", "a list, as in [a, b]")
+    return f"'{dotted}': {told[0].lower()}{told[1:]}, got {problem['input']!r}."
 
 
 def _names(kind: type) -> list[str]:

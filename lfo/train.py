@@ -468,11 +468,7 @@ def train(
         return run.folder.path
     main = distributed.first()
     bar = tqdm(
-        total=config.task_budget,
-        initial=run.tasks_seen,
-        unit="task",
-        desc=config.name,
-        disable=not (progress and main),
+        total=config.task_budget, initial=run.tasks_seen, unit="task", desc=config.name, disable=not (progress and main)
     )
     with _interruptible() as interrupted, bar:
         stop = _go(run, bar, interrupted, after)
