@@ -141,6 +141,8 @@ class WorldModelConfig:
     updates: Count = 20  # replay updates per step, beyond the one in the joint step
     scouts: Count = 0  # rollouts of each group that ask what is imagined for real, for the world model alone
     anonymise: Share = 0.0  # share of the replayed calls that are made to look like calls at an unknown company
+    decay: Share = 0.95  # of the running average of its weights, which is published, per update
+    members: Positive = 1  # world models, each with replays of its own; noted is what most of them say; `imagine` only
     shuffle: Flag = False  # placebo: calls are learned with the replies of other tasks' calls
     dream_agreement: Share = 1.0  # share of the imagined replies to a dreamt call that must say success; `dream` only
     recall: Literal["table", "nearest", "vote", "linear", "boosted", "additive", "grammar"] = "table"  # `memory` only
@@ -157,6 +159,8 @@ class WorldModelConfig:
             raise ConfigError("world_model.context_distillation is about notes: set coupling 'imagine'.")
         if self.curiosity and self.coupling in ("memory", "truth"):
             raise ConfigError("world_model.curiosity asks a world model, and there is none: set coupling 'imagine'.")
+        if self.members > 1 and self.coupling not in ("imagine", "imagine_memory"):
+            raise ConfigError("world_model.members are asked for notes: set coupling 'imagine', or leave it at 1.")
         if not self.dream_agreement:
             raise ConfigError("world_model.dream_agreement must be above 0.")
 
@@ -457,7 +461,7 @@ GONE = {
     "world_model.world_first_tasks": "it is a quarter of task_budget",
     "world_model.policy_every": "the policy of a hierarchical schedule has every fourth step",
     "world_model.batch": "a replay update has 16 examples",
-    "world_model.ema": "the running average decays by 0.95",
+    "world_model.ema": "it is called 'world_model.decay' now",
     "world_model.dreams": "as many groups are dreamt as rollout.tasks_per_step",
     "world_model.dream_after": "dreams begin after a quarter of task_budget",
     "world_model.dream_samples": "a dreamt call has four imagined replies",

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from lfo import distributed
 from lfo.config import RolloutConfig, RunConfig, derive_seed
 from lfo.couplings import alone
-from lfo.couplings.imagine import REPLY_TOKENS
+from lfo.couplings.imagine import REPLY_TOKENS, SAMPLES, ballot, elected
 from lfo.proportions import wilson
 from lfo.protocols import Coupling, Engine, Question
 from lfo.rollout.engine import Prompt, complete
@@ -99,14 +99,26 @@ def predict_replies(
     return distributed.join(mine, [codec.reply_text(said.tokens) for said in complete(engine, asked)])
 
 
-def inspect_replies(engine: Engine, codec: Codec, examples: Sequence[Example], adapter: str) -> list[dict]:
+def voted_replies(
+    engine: Engine, codec: Codec, questions: Sequence[Sequence[int]], adapters: Sequence[str]
+) -> list[str]:
+    """What is noted to questions (token ids), as text: the greedy reply of one adapter, of several what most mean."""
+    mine, samples = distributed.share(len(questions)), SAMPLES if len(adapters) > 1 else 0
+    asked = [ballot(questions[i], adapters, codec.reply_end_id, samples) for i in mine]
+    said = iter(complete(engine, [prompt for prompts in asked for prompt in prompts]))
+    texts = [[codec.reply_text(next(said).tokens) for _ in prompts] for prompts in asked]
+    meaning = codec.env.knowledge.meaning
+    return distributed.join(mine, [t[elected([meaning(text) for text in t], len(adapters))] for t in texts])
+
+
+def inspect_replies(engine: Engine, codec: Codec, examples: Sequence[Example], adapters: Sequence[str]) -> list[dict]:
     """Prediction beside reality, one row per example.
 
     category: the true status. call: what was answered. right: the prediction means what the reply means
     (`Knowledge.meaning`); wording does not count.
     """
     knowledge = codec.env.knowledge
-    texts = predict_replies(engine, codec, [e.encoded.prompt for e in examples], adapter)
+    texts = voted_replies(engine, codec, [e.encoded.prompt for e in examples], adapters)
     return [
         {
             "task_id": example.task_id,
@@ -120,10 +132,10 @@ def inspect_replies(engine: Engine, codec: Codec, examples: Sequence[Example], a
     ]
 
 
-def reply_rows(engine: Engine, codec: Codec, examples: Sequence[Example], adapter: str) -> list[dict]:
+def reply_rows(engine: Engine, codec: Codec, examples: Sequence[Example], adapters: Sequence[str]) -> list[dict]:
     """Share of predictions that mean what was really replied, by true category; and some of them beside the truth."""
     hits: dict[str, list[bool]] = defaultdict(list)
-    inspected = inspect_replies(engine, codec, examples, adapter)
+    inspected = inspect_replies(engine, codec, examples, adapters)
     for row in inspected:
         hits[row["category"]].append(row["right"])
     shares = [{"category": category, "accuracy": sum(h) / len(h), "n": len(h)} for category, h in sorted(hits.items())]
@@ -148,11 +160,11 @@ def trajectory(codec: Codec, row: Rollout) -> dict:
     return {"kind": "trajectory", **facts, "text": codec.decode(row.tokens)}
 
 
-def examine(engine: Engine, codec: Codec, adapter: str, split: str) -> dict[str, float]:
+def examine(engine: Engine, codec: Codec, adapters: Sequence[str], split: str) -> dict[str, float]:
     """What the world model knows of what a split hides, as the environment asks it."""
 
     def ask(questions: Sequence[Question]) -> list[str]:
-        return predict_replies(engine, codec, [codec.question(question) for question in questions], adapter)
+        return voted_replies(engine, codec, [codec.question(question) for question in questions], adapters)
 
     return codec.env.knowledge.examine(ask, split)
 
@@ -170,11 +182,11 @@ def evaluation_rows(
     A memory is examined like a world model.
     """
     c, w, out = config, config.world_model, []
-    listener = coupling.layout.listener if coupling.predicts else None
-    if listener and learned:
+    listeners = coupling.layout.listeners if coupling.predicts else ()
+    if listeners and learned:
         sample = random.Random(derive_seed(c.seed, "learned")).sample(learned, min(JUDGED, len(learned)))
         name = "learned" if "train" in c.eval_splits else "train"
-        out += [{"split": name, **row} for row in reply_rows(engine, codec, sample, listener)]
+        out += [{"split": name, **row} for row in reply_rows(engine, codec, sample, listeners)]
     for split in c.eval_splits:
         tasks, seed = codec.env.tasks(split)[: c.eval_tasks], derive_seed(c.seed, split)
         played = play_tasks(engine, codec, coupling, tasks, c.rollout, c.eval_episodes, seed, w and w.predict)
@@ -183,10 +195,10 @@ def evaluation_rows(
         if c.policy.learning_rate and any(Role.NOTE in row.roles for row in played):  # does it learn, or only follow?
             unaided = play_tasks(engine, codec, alone(coupling), tasks, c.rollout, c.eval_episodes, seed)
             rows += outcome_rows(unaided, tasks, "unaided", "unaided_outcomes")
-        if listener:
+        if listeners:
             heard = [example for row in played for example in row.examples][:JUDGED]
-            rows += reply_rows(engine, codec, heard, listener)
-            rows.append({"kind": "rules", **examine(engine, codec, listener, split)})
+            rows += reply_rows(engine, codec, heard, listeners)
+            rows.append({"kind": "rules", **examine(engine, codec, listeners, split)})
         elif coupling.recall:
             rows.append({"kind": "rules", **codec.env.knowledge.examine(coupling.recall, split)})
         if c.tracker:

@@ -198,14 +198,20 @@ class Engine(Protocol):
 class AdapterLayout:
     """Which LoRA adapters a run trains.
 
-    names: "policy", "world_model" where it has an adapter of its own, and `AVERAGE` where that of the policy teaches.
-    listener: the one that learns replies; None: there is no world model.
+    names: "policy", "world_model" where it has an adapter of its own, further members of an ensemble of those
+    ("world_model_2", ...), and `AVERAGE` where that of the policy teaches.
+    listener: the one that learns replies, of an ensemble the first; None: there is no world model.
     stacked: the policy acts through both adapters added.
     """
 
     names: tuple[str, ...]
     listener: str | None
     stacked: bool = False
+
+    @property
+    def listeners(self) -> tuple[str, ...]:
+        """All adapters that learn replies."""
+        return tuple(n for n in self.names if self.listener and f"{n}_".startswith(f"{self.listener}_"))
 
 
 class Objective(Protocol):

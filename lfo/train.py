@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import math
 import random
 import shutil
@@ -280,9 +281,10 @@ class Run:
 
     def _replay(self, replays: int, corrections: int, factor: float) -> Iterator[dict[str, float]]:
         """So many updates of the world model, then of the policy on what feedback has corrected."""
-        for i in range(replays):
-            seed = derive_seed(self.config.seed, "replay", self.step, i)
-            found = self.learner.replay(self._replayed(seed), factor, seed)
+        listener, *others = self.coupling.layout.listeners or [""]
+        for i, name in itertools.product(range(replays), [listener, *others]):
+            seed = derive_seed(self.config.seed, "replay", self.step, i, *[name] * (name in others))
+            found = self.learner.replay(self._replayed(seed), factor, seed, name)
             yield {f"replay/{name}": value for name, value in found.items()}
         for i in range(corrections):
             seed = derive_seed(self.config.seed, "corrected", self.step, i)

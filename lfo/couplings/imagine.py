@@ -12,40 +12,55 @@ world model may also be silent where it is unsure (`world_model.unsure_below`), 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Hashable, Sequence
 
 from lfo.config import WorldModelConfig, derive_seed
 from lfo.couplings.memory import Table
 from lfo.couplings.noted import Noted
 from lfo.couplings.plain import BOTH, Answer
-from lfo.protocols import Question
+from lfo.protocols import AdapterLayout, Question
 from lfo.rollout.engine import Prompt
 from lfo.text.codec import Codec
 from lfo.types import WORLD_MODEL, Example
 
 REPLY_TOKENS = 112  # at most, in one imagined reply
-SAMPLES = 4  # by which the world model is judged to be sure
+SAMPLES = 4  # by which a world model is judged to be sure, or votes with others
+
+
+def ballot(asked: Sequence[int], members: Sequence[str], end: int, samples: int) -> list[Prompt]:
+    """What several world models are asked: each for its greedy reply, and for so many sampled ones."""
+    seeds = [derive_seed("sure", *asked, k) for k in range(samples)]
+    greedy = [Prompt(list(asked), name, REPLY_TOKENS, end, 0.0) for name in members]
+    return greedy + [Prompt(list(asked), name, REPLY_TOKENS, end, 1.0, seed) for name in members for seed in seeds]
+
+
+def elected(meanings: Sequence[Hashable], members: int) -> int:
+    """Which of the replies to a `ballot` counts: one member's greedy one, of several members' the first that means
+    what most do."""
+    return 0 if members == 1 else meanings.index(Counter(meanings).most_common(1)[0][0])
 
 
 class Imagine(Noted):
-    """A `Coupling` whose notes come from the world model."""
+    """A `Coupling` whose notes come from the world model, or from an ensemble (arXiv 1612.01474) of `members`."""
 
     source = "world model"
 
     def __init__(self, config: WorldModelConfig, codec: Codec):
-        super().__init__(BOTH, codec, config.scouts, config.context_distillation)
+        others = (f"{WORLD_MODEL}_{k}" for k in range(2, config.members + 1))
+        layout = AdapterLayout((*BOTH.names, *others), WORLD_MODEL)
+        super().__init__(layout, codec, config.scouts, config.context_distillation)
         self.unsure_below = config.unsure_below
 
     def answer(self, question: Question) -> Answer:
-        """The greedy reply; None, where too few sampled replies mean the same."""
-        asked, end = self.codec.question(question), self.codec.reply_end_id
-        prompts = [Prompt(asked, WORLD_MODEL, REPLY_TOKENS, end, 0.0)]
-        if self.unsure_below:
-            seeds = [derive_seed("sure", *asked, k) for k in range(SAMPLES)]
-            prompts += [Prompt(asked, WORLD_MODEL, REPLY_TOKENS, end, 1.0, seed) for seed in seeds]
-        reply, *samples = yield prompts
-        mean, *others = (self.codec.env.knowledge.meaning(self.codec.reply_text(r.tokens)) for r in (reply, *samples))
-        return None if others.count(mean) < self.unsure_below * len(others) else reply.tokens
+        """The reply that is `elected`; None, where too few of the others mean the same."""
+        members, meaning = self.layout.listeners, self.codec.env.knowledge.meaning
+        samples = SAMPLES if self.unsure_below or len(members) > 1 else 0
+        replies = yield ballot(self.codec.question(question), members, self.codec.reply_end_id, samples)
+        meanings = [meaning(self.codec.reply_text(reply.tokens)) for reply in replies]
+        chosen = elected(meanings, len(members))
+        agreeing, others = meanings.count(meanings[chosen]) - 1, len(meanings) - 1
+        return None if agreeing < self.unsure_below * others else replies[chosen].tokens
 
 
 class ImagineMemory(Imagine):

@@ -28,7 +28,7 @@ def inspect(folder: str | Path, split: str = "validation", calls: int = 20) -> p
     examples = [example for row in rows for example in row.examples][:calls]
     if not examples:
         raise RunError(f"the policy of {folder} made no call in {len(tasks)} episodes; train it further.")
-    found = inspect_replies(player.engine, player.codec, examples, player.coupling.layout.listener)
+    found = inspect_replies(player.engine, player.codec, examples, player.coupling.layout.listeners)
     return pd.DataFrame(in_words(found)).sort_values("category", kind="stable", ignore_index=True)
 
 

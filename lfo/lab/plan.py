@@ -303,7 +303,7 @@ def learner_items(shape: Shape, config: RunConfig, device: str, logits: int = LO
         Item("base", n.base * shape.parameters / d.processes),
         Item("adapters", adapters),
         Item("optimizer", 2 * adapters),
-        Item("running averages", adapters / _adapters(config) * ((_adapters(config) == 2) + _teaching(config))),
+        Item("running averages", adapters / _adapters(config) * (_adapters(config) - 1 + _teaching(config))),
         Item("gradients", adapters, learning),
         Item("all-gather buffers", gathered, learning),
         Item("kept activations", shape.layers * (inputs if d.gradient_checkpointing else kept) + last, learning),
@@ -319,7 +319,7 @@ SINGLE = ("shared", "echo", "cloning", "memory", "truth")  # couplings that trai
 
 def _adapters(config: RunConfig) -> int:
     """How many adapters a run trains."""
-    return 1 if config.world_model is None or config.coupling in SINGLE else 2
+    return 1 if config.world_model is None or config.coupling in SINGLE else 1 + config.world_model.members
 
 
 def _teaching(config: RunConfig) -> int:
@@ -337,7 +337,7 @@ def torch_engine_items(shape: Shape, config: RunConfig) -> list[Item]:
     rows = min(ROWS, rows_within(per_place))
     played = min(rows, r.tasks_per_step * r.group_size)
     policy = per_place * doubled(0, played) * doubled(0, r.max_tokens + r.max_action_tokens)
-    world_model = per_place * doubled(0, rows) * doubled(0, QUESTION) if _adapters(config) == 2 else 0
+    world_model = per_place * doubled(0, rows) * doubled(0, QUESTION) * (_adapters(config) - 1)
     f = config.feedback  # a teacher plays whole episodes, or reads some of them before it writes
     teacher = policy if f and (f.teacher != "live" or f.source in ("model", "both")) else 0
     return [

@@ -55,7 +55,8 @@ TRAINED, UNTRAINED = "world model", "untrained base"
 
 @dataclasses.dataclass
 class Subject:
-    """The world model of a run, loaded. adapter: its name in the engine, where `base` is the untrained base.
+    """The world model of a run, of several the first, loaded. adapter: its name in the engine, where `base` is the
+    untrained base.
 
     models: TRAINED and UNTRAINED, fp32, for teacher forcing. tasks: how many tasks of each split are played, with the
     policy or a scripted caller.
@@ -198,7 +199,7 @@ def reply_rows(subject: Subject) -> list[dict]:
     examples = [call.example for call in calls]
     for model, adapter in ((TRAINED, subject.adapter), (UNTRAINED, BASE)):
         scores = teacher_forced(subject.models[model], [example.encoded for example in examples])
-        predictions = in_words(inspect_replies(p.engine, p.codec, examples, adapter))
+        predictions = in_words(inspect_replies(p.engine, p.codec, examples, [adapter]))
         for call, score, prediction in zip(calls, scores, predictions, strict=True):
             del prediction["fields_right"]
             prediction |= {"right": int(prediction["right"]), "said_anew": spoken(call.said_anew)}

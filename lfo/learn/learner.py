@@ -43,7 +43,7 @@ from lfo.types import APART, AVERAGE, BASE, POLICY, WORLD_MODEL, Encoded, Rollou
 VALUE_HEAD = "value_head"  # no adapter: trained with the policy, and of no use to a sampler
 CAP = 2.0  # of the importance weight of a sample that is learned "capped"
 PUSH = 2.0  # nats, at most, by which a teacher's opinion of one token counts
-DECAY = 0.95  # of running averages: of the world model, which is published, per update; of a teaching policy, per step
+DECAY = 0.95  # of the running average of a policy that teaches, per step
 
 
 class Learner:
@@ -91,7 +91,7 @@ class Learner:
             self.scorer, self.optimizer = distributed.shard(self.scorer, self.optimizer, base._no_split_modules)
         self._active: str | None = None
         self.trained_tokens = 0
-        self.averages: dict[str, list[torch.Tensor]] = {}  # of the world model, from its first update on
+        self.averages: dict[str, list[torch.Tensor]] = {}  # of world models, from the first update on
         self.updates = 0
 
     def parameters(self, adapter: str) -> list[torch.nn.Parameter]:
@@ -122,12 +122,13 @@ class Learner:
             self._seed_dropout(seed, POLICY)
             metrics |= self._learn_actions(samples)
         if examples and self.lam > 0:
-            metrics |= self._learn_replies(examples, seed)
+            for name in reversed(self.layout.listeners):  # told is of the first
+                metrics |= self._learn_replies(examples, seed, name)
         return metrics | self._step(lr_factor)
 
-    def replay(self, examples: Sequence[Encoded], lr_factor: float, seed: int) -> dict[str, float]:
-        """One optimizer step on ``lam * world_model_loss`` alone."""
-        return self._learn_replies(examples, seed) | self._step(lr_factor)
+    def replay(self, examples: Sequence[Encoded], lr_factor: float, seed: int, adapter: str = "") -> dict[str, float]:
+        """One optimizer step on ``lam * world_model_loss`` alone, of the listener, or of another adapter."""
+        return self._learn_replies(examples, seed, adapter or self.layout.listener) | self._step(lr_factor)
 
     def _learn_actions(self, samples: Sequence[Sample]) -> dict[str, float]:
         """Backward of all that moves the policy, before any of the world model's; returns metrics."""
@@ -220,9 +221,9 @@ class Learner:
             losses.append(imitation_loss(logprobs))
         return _add(losses)
 
-    def _learn_replies(self, examples: Sequence[Encoded], seed: int) -> dict[str, float]:
-        """Backward of the world model's loss over `examples`, divided by their reply tokens; returns metrics."""
-        self.activate(self.layout.listener)
+    def _learn_replies(self, examples: Sequence[Encoded], seed: int, adapter: str) -> dict[str, float]:
+        """Backward of a world model's loss over `examples`, divided by their reply tokens; returns metrics."""
+        self.activate(adapter)
         self._seed_dropout(seed, WORLD_MODEL)
         count, losses = sum(len(e.reply) for e in examples), []
         for _, logprobs, correct in self._scored(*_told(examples), temperature=1.0):
@@ -251,11 +252,10 @@ class Learner:
 
     def _step(self, lr_factor: float) -> dict[str, float]:
         """Clip every adapter on its own and step; adapters without a gradient stay as they are."""
-        norms, rates = {}, {POLICY: self.config.policy.learning_rate}
+        norms, rates = {}, dict.fromkeys(self.layout.listeners, getattr(self.config.world_model, "learning_rate", 0.0))
+        rates[POLICY] = self.config.policy.learning_rate  # also where it listens
         if self.config.ppo:
             rates[VALUE_HEAD] = self.config.ppo.value_learning_rate
-        if self.config.world_model:
-            rates[WORLD_MODEL] = self.config.world_model.learning_rate
         for group in self.optimizer.param_groups:
             name = group["name"]
             group["lr"] = rates[name] * lr_factor
@@ -265,21 +265,22 @@ class Learner:
                 norms[f"{name}/grad_norm"] = norm.item()
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        if f"{WORLD_MODEL}/grad_norm" in norms:
-            self._average()
+        self._average([name for name in self.layout.listeners if name != POLICY and f"{name}/grad_norm" in norms])
         return norms
 
     @torch.no_grad()
-    def _average(self) -> None:
-        """Move the running average of the world model towards its weights (Polyak and Juditsky 1992).
+    def _average(self, names: Sequence[str]) -> None:
+        """Move the running averages of these world models towards their weights (Polyak and Juditsky 1992).
 
-        The decay grows from 0 to `DECAY`, so that the beginning is soon forgotten.
+        The decay grows from 0 to `world_model.decay`, so that the beginning is soon forgotten.
         """
-        weights = self.parameters(WORLD_MODEL)
-        if not self.averages:
-            self.averages[WORLD_MODEL] = [w.detach().clone() for w in weights]
-        torch._foreach_lerp_(self.averages[WORLD_MODEL], weights, 1 - min(DECAY, self.updates / (self.updates + 10)))
-        self.updates += 1
+        for name in names:
+            weights = self.parameters(name)
+            if name not in self.averages:
+                self.averages[name] = [w.detach().clone() for w in weights]
+            decay = min(self.config.world_model.decay, self.updates / (self.updates + 10))
+            torch._foreach_lerp_(self.averages[name], weights, 1 - decay)
+        self.updates += bool(names)
 
     @torch.no_grad()
     def follow(self) -> None:

@@ -24,7 +24,6 @@ from lfo.rollout.vllm.tickets import Answers, TicketEngine, version_name
 from lfo.text.base import require_base
 
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # the LoRA ranks that vLLM reserves memory for
-RESIDENT = 2  # adapters that one batch may mix
 CPU_CACHE = 2**30  # bytes of KV cache where there is no GPU
 
 
@@ -84,6 +83,11 @@ def engine_environment() -> dict[str, str]:
     return {} if torch.cuda.is_available() else {"TORCHDYNAMO_DISABLE": "1"}
 
 
+def resident(config: RunConfig) -> int:
+    """How many adapters one batch may mix: the policy and its world models."""
+    return 1 + (config.world_model.members if config.world_model else 1)
+
+
 class VllmEngine(TicketEngine):
     """An `Engine` in this process, on the GPU if vLLM was built for one, else on CPU.
 
@@ -109,8 +113,8 @@ class VllmEngine(TicketEngine):
         self._llm = LLM(
             **options,
             **launched,
-            max_loras=RESIDENT,
-            max_cpu_loras=2 * RESIDENT,  # a version is loaded before the one that it replaces is removed
+            max_loras=resident(config),
+            max_cpu_loras=2 * resident(config),  # a version is loaded before the one that it replaces is removed
             gpu_memory_utilization=config.rollout.gpu_memory,
             enable_sleep_mode=self._can_sleep,
             skip_tokenizer_init=True,

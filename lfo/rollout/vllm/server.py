@@ -28,7 +28,7 @@ import httpx
 
 from lfo.config import RunConfig
 from lfo.rollout.engine import Completion, Prompt
-from lfo.rollout.vllm.engine import RESIDENT, engine_environment, engine_options
+from lfo.rollout.vllm.engine import engine_environment, engine_options, resident
 from lfo.rollout.vllm.tickets import Answers, TicketEngine, version_name
 from lfo.types import BASE
 
@@ -59,7 +59,7 @@ def serve_command(config: RunConfig, host: str, port: int) -> tuple[list[str], d
     """
     options = engine_options(config) | {
         "served_model_name": BASE,
-        "max_loras": 2 * RESIDENT,
+        "max_loras": 2 * resident(config),
         "host": host,
         "port": port,
     }
