@@ -446,6 +446,7 @@ RENAMED = {
     "policy.surprise": "world_model.curiosity",
     "world_model.probes": "world_model.scouts",
     "world_model.disguise": "world_model.anonymise",
+    "world_model.ema": "world_model.decay",
 }
 GONE = {
     "env.max_malformed": "it is a rule of the phone world (lfo/envs/phone/episode.py, Rules)",
@@ -461,7 +462,6 @@ GONE = {
     "world_model.world_first_tasks": "it is a quarter of task_budget",
     "world_model.policy_every": "the policy of a hierarchical schedule has every fourth step",
     "world_model.batch": "a replay update has 16 examples",
-    "world_model.ema": "it is called 'world_model.decay' now",
     "world_model.dreams": "as many groups are dreamt as rollout.tasks_per_step",
     "world_model.dream_after": "dreams begin after a quarter of task_budget",
     "world_model.dream_samples": "a dreamt call has four imagined replies",

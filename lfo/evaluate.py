@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from lfo import distributed
 from lfo.config import RolloutConfig, RunConfig, derive_seed
 from lfo.couplings import alone
-from lfo.couplings.imagine import REPLY_TOKENS, SAMPLES, ballot, elected
+from lfo.couplings.imagine import SAMPLES, ballot, elected
 from lfo.proportions import wilson
 from lfo.protocols import Coupling, Engine, Question
-from lfo.rollout.engine import Prompt, complete
+from lfo.rollout.engine import complete
 from lfo.rollout.play import play
 from lfo.text.codec import Codec
 from lfo.types import Attempt, Example, Role, Rollout, Task
@@ -88,18 +88,6 @@ def means(rows: Sequence[dict[str, float]]) -> dict[str, float]:
 
 
 def predict_replies(
-    engine: Engine, codec: Codec, questions: Sequence[Sequence[int]], adapter: str, temperature: float = 0.0, seed=0
-) -> list[str]:
-    """Predictions of an adapter as text, greedy unless a temperature says otherwise. questions: as token ids."""
-    mine = distributed.share(len(questions))
-    asked = [
-        Prompt(list(questions[i]), adapter, REPLY_TOKENS, codec.reply_end_id, temperature, derive_seed(seed, i))
-        for i in mine
-    ]
-    return distributed.join(mine, [codec.reply_text(said.tokens) for said in complete(engine, asked)])
-
-
-def voted_replies(
     engine: Engine, codec: Codec, questions: Sequence[Sequence[int]], adapters: Sequence[str]
 ) -> list[str]:
     """What is noted to questions (token ids), as text: the greedy reply of one adapter, of several what most mean."""
@@ -118,7 +106,7 @@ def inspect_replies(engine: Engine, codec: Codec, examples: Sequence[Example], a
     (`Knowledge.meaning`); wording does not count.
     """
     knowledge = codec.env.knowledge
-    texts = voted_replies(engine, codec, [e.encoded.prompt for e in examples], adapters)
+    texts = predict_replies(engine, codec, [e.encoded.prompt for e in examples], adapters)
     return [
         {
             "task_id": example.task_id,
@@ -164,7 +152,7 @@ def examine(engine: Engine, codec: Codec, adapters: Sequence[str], split: str) -
     """What the world model knows of what a split hides, as the environment asks it."""
 
     def ask(questions: Sequence[Question]) -> list[str]:
-        return voted_replies(engine, codec, [codec.question(question) for question in questions], adapters)
+        return predict_replies(engine, codec, [codec.question(question) for question in questions], adapters)
 
     return codec.env.knowledge.examine(ask, split)
 

@@ -536,6 +536,26 @@ def test_imagining_runs_through_the_loop(config, tmp_path, generous):
     assert sum(Role.NOTE in row.roles for row in rows) > len(rows) / 2
 
 
+def test_an_ensemble_learns_apart_and_survives_a_kill(config, tmp_path, bills, monkeypatch):
+    """Each member replays what it draws: twice the updates of one, and the first is not what it is alone."""
+    imagine = STEPS | {"world_model.coupling": "imagine", "world_model.scouts": 1, "task_budget": 6}
+    settings, (whole, killed, single) = config(**imagine, **{"world_model.members": 2}), map(tmp_path.joinpath, "wks")
+    train(settings, whole, bills, progress=False)
+    killed_after(2, settings, killed, bills, monkeypatch)
+    train(settings, killed, bills, progress=False)
+    train(config(**imagine), single, bills, progress=False)
+    assert metrics_of(killed) == metrics_of(whole)
+    weights, alone = weights_of(whole), weights_of(single)
+    assert weights.keys() == weights_of(killed).keys() == {POLICY, WORLD_MODEL, f"{WORLD_MODEL}_2"}
+    assert all(same(weights[name], weights_of(killed)[name]) for name in weights)
+    assert not same(weights[WORLD_MODEL], weights[f"{WORLD_MODEL}_2"])
+    steps, one = ([r for r in metrics_of(run) if r["kind"] == "step"] for run in (whole, single))
+    assert f"replay/{WORLD_MODEL}_2/grad_norm" in steps[-1] and f"replay/{WORLD_MODEL}_2/grad_norm" not in one[-1]
+    assert steps[0]["trained_tokens"] > one[0]["trained_tokens"]
+    assert load_player(whole, bills).coupling.layout.listeners == (WORLD_MODEL, f"{WORLD_MODEL}_2")
+    assert {row["kind"] for row in metrics_of(whole)} >= {"reply", "rules"} and alone.keys() == {POLICY, WORLD_MODEL}
+
+
 def test_without_lambda_the_untrained_base_imagines(config, tmp_path, bills):
     """Lambda 0 of `imagine`: the policy learns with imagined replies in its context, the world model never moves."""
     settings = {"world_model.coupling": "imagine", "world_model.lam": 0.0, "world_model.scouts": 1, "task_budget": 12}

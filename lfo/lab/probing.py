@@ -30,6 +30,7 @@ from peft import PeftModel
 from transformers import PreTrainedModel
 
 from lfo.config import derive_seed
+from lfo.couplings.imagine import REPLY_TOKENS
 from lfo.envs.phone import Rules, World
 from lfo.envs.phone.callers import RandomForm, TypicalPrior, run_scripted
 from lfo.envs.phone.csr import CsrSimulator
@@ -39,11 +40,12 @@ from lfo.envs.phone.phrasings import spoken
 from lfo.envs.phone.records import PhoneTask
 from lfo.envs.phone.tools import PHONE, phone_call
 from lfo.envs.phone.vocabulary import DEPARTMENT_OF_GOAL, circumstances_in
-from lfo.evaluate import inspect_replies, play_tasks, predict_replies
+from lfo.evaluate import inspect_replies, play_tasks
 from lfo.lab.inspect import in_words
 from lfo.lab.reading import read_measurement, write_measurement
 from lfo.lab.situations import SITUATIONS, WORLD, gist, stage
 from lfo.protocols import Question
+from lfo.rollout.engine import Prompt, complete
 from lfo.runs import RunError, RunFolder
 from lfo.text.base import load_base
 from lfo.train import Player, load_player
@@ -81,9 +83,13 @@ class Subject:
 
     def predict(self, questions: Sequence[Question], temperature: float = 0.0) -> list[str]:
         """What the world model answers; samples are the same for every run with the same weights."""
-        asked = [self.player.codec.question(question) for question in questions]
-        seed = derive_seed("rules")
-        return predict_replies(self.player.engine, self.player.codec, asked, self.adapter, temperature, seed)
+        engine, codec, end = self.player.engine, self.player.codec, self.player.codec.reply_end_id
+        seeds = [derive_seed(derive_seed("rules"), i) for i in range(len(questions))]
+        prompts = [
+            Prompt(codec.question(one), self.adapter, REPLY_TOKENS, end, temperature, seed)
+            for one, seed in zip(questions, seeds, strict=True)
+        ]
+        return [codec.reply_text(said.tokens) for said in complete(engine, prompts)]
 
 
 def load_subject(folder: str | Path, tasks: int) -> Subject:

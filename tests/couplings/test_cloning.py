@@ -17,6 +17,8 @@ from lfo.envs.base import written
 from lfo.envs.phone.knowledge import looked_up
 from lfo.envs.phone.phrasings import parse_reply
 from lfo.envs.phone.tools import form, phone_call
+from lfo.evaluate import predict_replies
+from lfo.protocols import AdapterLayout
 from lfo.train import train
 from lfo.types import Example, Question, Role, Turn
 
@@ -101,6 +103,42 @@ def test_memory_speaks_where_it_heard_of_that_very_case(bank, question):
     joint = Question(f"{question.request} It is a joint account.", question.turns, question.call)
     with pytest.raises(AssertionError, match="a model was asked"):
         told(coupling, joint)
+
+
+@pytest.mark.parametrize(("dissenting", "noted"), [(0, 0), (1, 0), (2, 1), (3, 1)])
+def test_of_several_world_models_the_most_replies_are_noted(scripted, bank, attempt, dissenting, noted):
+    """Each has a greedy reply and four sampled ones; wording is no matter, and that of the first stands in the note."""
+    same = [REPLY, REPLY.replace(". I need", ", hi! I just need")]
+    other = REPLY.replace("account number", "email address")
+    coupling = Imagine(WorldModelConfig(members=3), bank)
+    members = ("world_model", "world_model_2", "world_model_3")
+    assert coupling.layout == AdapterLayout(("policy", *members), "world_model")
+
+    def answer(text: str, prompt) -> str:
+        if prompt.adapter in members[:dissenting]:
+            return other
+        return (
+            same[prompt.temperature > 0] if prompt.adapter in members else playing(SEARCH, FORM, CALL, "")(text, prompt)
+        )
+
+    (row,), engine = scripted(coupling, answer, [attempt("bill")])
+    assert notes_of(row, bank) == [f"world model: {(REPLY, other)[noted]}"]
+    asked = [(p.adapter, p.temperature) for p in engine.prompts if p.adapter != "policy"]
+    assert asked == [(m, 0.0) for m in members] + [(m, 1.0) for m in members for _ in range(SAMPLES)]
+    assert predict_replies(engine, bank, [engine.prompts[1].tokens], members) == [(REPLY, other)[noted]]
+
+
+def test_several_world_models_are_silent_where_they_disagree(scripted, bank, attempt):
+    fields = iter(["email address", "full name", "billing ZIP code"] * 5)
+    coupling = Imagine(WorldModelConfig(members=3, unsure_below=0.5), bank)
+
+    def answer(text: str, prompt) -> str:
+        if prompt.adapter != "policy":
+            return REPLY.replace("account number", next(fields))
+        return playing(SEARCH, FORM, CALL, "")(text, prompt)
+
+    (row,), _ = scripted(coupling, answer, [attempt("bill")])
+    assert notes_of(row, bank) == []
 
 
 @pytest.mark.parametrize(("agreeing", "noted"), [(4, True), (2, True), (1, False)])

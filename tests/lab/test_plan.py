@@ -234,9 +234,12 @@ def test_auto_is_what_the_device_is_good_at(large, monkeypatch, pays):
     assert plans["auto"] == plans[pays] != plans[not pays]
 
 
-@pytest.mark.parametrize(("coupling", "count"), [("imagine", 2), ("shared", 1), ("echo", 1), (None, 1)])
-def test_the_run_decides_on_the_adapters(large, coupling, count):
-    w = large.world_model and dataclasses.replace(large.world_model, coupling=coupling) if coupling else None
+@pytest.mark.parametrize(
+    ("coupling", "members", "count"),
+    [("imagine", 1, 2), ("imagine", 3, 4), ("shared", 1, 1), ("echo", 1, 1), (None, 1, 1)],
+)
+def test_the_run_decides_on_the_adapters(large, coupling, members, count):
+    w = coupling and dataclasses.replace(large.world_model, coupling=coupling, members=members)
     rollout = dataclasses.replace(large.rollout, temperature=1.0)
     model = dataclasses.replace(large.model, dialect="tags")
     config = dataclasses.replace(large, world_model=w, rollout=rollout, model=model)
@@ -244,10 +247,10 @@ def test_the_run_decides_on_the_adapters(large, coupling, count):
     assert bytes_of(config)["adapters"] == 4 * count * adapter / 6
     sizes = bytes_of(dataclasses.replace(config, feedback=FeedbackConfig(teacher="average")))
     if coupling:
-        cloning = dataclasses.replace(config, world_model=dataclasses.replace(w, coupling="cloning"))
+        cloning = dataclasses.replace(config, world_model=dataclasses.replace(w, coupling="cloning", members=1))
         assert bytes_of(cloning)["adapters"] == 4 * adapter / 6
     averages = [each["running averages"] / (4 * adapter / 6) for each in (bytes_of(config), sizes)]
-    assert averages == [count - 1, count], "of the world model, and of the policy, who is nobody's to train"
+    assert averages == [count - 1, count], "of world models, and of the policy, who is nobody's to train"
     assert sizes["optimizer"] == bytes_of(config)["optimizer"]
 
 

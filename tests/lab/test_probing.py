@@ -392,6 +392,7 @@ def test_confidence_is_the_share_of_samples_that_agree(codec, bank):
     assert found == [(email, 0.5, card)] * 8 + [(card, 1.0, card)]
     asked = [0.0] * 8 + [1.0] * 32 + [0.0] * 8 + [0.0] + [1.0] * 4 + [0.0]
     assert [p.temperature for p in examined.player.engine.prompts] == asked
+    assert len({p.seed for p in examined.player.engine.prompts[8:40]}) == 32
 
 
 # --- a run folder ----------------------------------------------------------------------------

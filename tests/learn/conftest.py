@@ -17,6 +17,7 @@ from lfo.types import AVERAGE, Encoded, Sample
 
 def new_learner(config: RunConfig) -> Learner:
     layout = LAYOUTS[config.world_model.coupling if config.world_model else None]
+    layout = LAYOUTS["ensemble"] if config.world_model and config.world_model.members == 2 else layout
     if config.feedback and config.feedback.teacher == AVERAGE:
         layout = dataclasses.replace(layout, names=(*layout.names, AVERAGE))
     return Learner(config, layout, make_objective(config), pad_id=0, bf16=config.model.autocast is True)

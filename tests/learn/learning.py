@@ -18,12 +18,14 @@ from lfo.types import POLICY, WORLD_MODEL, Encoded, Role, Rollout, Sample
 ADVANTAGES = [1.0, -0.5, 2.0, -1.0]
 BOTH = AdapterLayout((POLICY, WORLD_MODEL), WORLD_MODEL)
 ONE = AdapterLayout((POLICY,), POLICY)
+SECOND = "world_model_2"
 LAYOUTS = {
     "none": BOTH,
     "imagine": BOTH,
     "stacked": dataclasses.replace(BOTH, stacked=True),
     "shared": ONE,
     "echo": ONE,
+    "ensemble": AdapterLayout((POLICY, WORLD_MODEL, SECOND), WORLD_MODEL),
     None: AdapterLayout((POLICY,), None),
 }
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from learning import (
     ADVANTAGES,
+    SECOND,
     as_sampled_by,
     close,
     gradients_of,
@@ -37,6 +38,8 @@ from lfo.rollout.torch_engine import TorchEngine
 from lfo.runs import CheckpointError
 from lfo.text.base import load_base
 from lfo.types import AVERAGE, BASE, POLICY, WORLD_MODEL, Encoded, Role, Sample
+
+ENSEMBLE = {"world_model.coupling": "imagine", "world_model.members": 2}
 
 
 def counts(samples) -> list[int]:
@@ -646,9 +649,8 @@ def test_an_empty_replay_changes_nothing(make_learner):
 # --- adapters on disk ------------------------------------------------------------------------
 
 
-def test_the_published_world_model_is_the_running_average(make_learner, samples, examples, tmp_path, monkeypatch):
-    monkeypatch.setattr("lfo.learn.learner.DECAY", 0.15)
-    learner, seen = make_learner(), []
+def test_the_published_world_model_is_the_running_average(make_learner, samples, examples, tmp_path):
+    learner, seen = make_learner(**{"world_model.decay": 0.15}), []
     for i in range(4):
         learner.update(samples, examples, 1.0, seed=i)
         seen.append(weights(learner, WORLD_MODEL))
@@ -672,6 +674,44 @@ def test_the_running_average_waits_where_the_world_model_does(make_learner, samp
     assert same(learner.averages[WORLD_MODEL], before)
     learner.update(samples, examples, 1.0, seed=6)
     assert not same(learner.averages[WORLD_MODEL], before)
+
+
+def test_members_of_an_ensemble_hear_the_same_in_a_step_and_replay_apart(make_learner, samples, examples):
+    """Both begin elsewhere. A joint update moves both and the policy, a replay update one; each has its average."""
+    learner = make_learner(**ENSEMBLE, **{"policy.max_grad_norm": 1e9})
+    members, before = (WORLD_MODEL, SECOND), {name: weights(learner, name) for name in learner.layout.names}
+    assert learner.layout.listeners == members and not same(before[WORLD_MODEL], before[SECOND])
+    seen, metrics = gradients_of(learner, lambda: learner.update(samples, examples, 1.0, seed=0))
+    replies = [e.prompt + e.reply for e in examples], [range(len(e.prompt), len(e.prompt + e.reply)) for e in examples]
+    for name in members:
+        model = plain(learner, name)
+        truth = -learner.lam * plain_logprobs(model, *replies).mean()
+        assert close(seen[name], slopes(truth, model, name))
+    assert {f"{name}/grad_norm" for name in learner.layout.names} <= set(metrics)
+    for moved, still in (members, members[::-1]):
+        learner.replay(examples[:2], 1.0, seed=1, adapter=moved)
+        assert same(weights(learner, still), before[still]) != same(weights(learner, moved), before[moved])
+        assert moved in learner.averages
+        before = {name: weights(learner, name) for name in learner.layout.names}
+
+
+def test_an_ensemble_is_published_and_goes_on_from_a_checkpoint(make_learner, samples, examples, tmp_path):
+    def taught(learner: Learner, seed: int) -> Learner:
+        learner.update(samples, examples, 1.0, seed)
+        for name in learner.layout.listeners:
+            learner.replay(examples[1:], 1.0, seed, name)
+        return learner
+
+    whole, resumed = taught(make_learner(**ENSEMBLE), 0), make_learner(**ENSEMBLE)
+    torch.save(whole.state(), tmp_path / "state.pt")
+    resumed.load_state(torch.load(tmp_path / "state.pt", weights_only=True))
+    published = [taught(learner, 1).save_adapters(tmp_path / str(i)) for i, learner in enumerate((whole, resumed))]
+    assert [set(paths) for paths in published] == [{POLICY, WORLD_MODEL, SECOND}] * 2
+    saved = {
+        name: [(paths[name] / "adapter_model.safetensors").read_bytes() for paths in published] for name in published[0]
+    }
+    assert all(ours == theirs for ours, theirs in saved.values())
+    assert len({ours for ours, _ in saved.values()}) == 3
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])

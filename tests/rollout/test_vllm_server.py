@@ -527,6 +527,10 @@ def test_serve_command_fits_the_run(make_config):
     assert (options["--max-lora-rank"], options["--max-loras"], options["--dtype"]) == ("16", "4", "bfloat16")
     assert (options["--tensor-parallel-size"], options["--logprobs-mode"]) == ("2", "processed_logprobs")
     assert "--enable-lora" in command and environment["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] == "True"
+    several = serve_command(
+        make_config(**settings, **{"world_model.coupling": "imagine", "world_model.members": 3}), "127.0.0.1", 8011
+    )[0]
+    assert several[several.index("--max-loras") + 1] == "8"  # policy and three world models, of two versions
     stacked = serve_command(make_config(**settings, **{"world_model.coupling": "stacked"}), "127.0.0.1", 8011)[0]
     assert dict(itertools.pairwise(stacked))["--max-lora-rank"] == "32"  # of both adapters in one
     with pytest.raises(ConfigError, match=r"LoRA ranks up to 512, these adapters have 600; lower model\.rank"):
