@@ -43,7 +43,9 @@ LAYOUTS = {
     "imagine": BOTH,
     "stacked": dataclasses.replace(BOTH, stacked=True),
     "echo": AdapterLayout((POLICY,), POLICY),
+    "ensemble": AdapterLayout((*BOTH.names, f"{WORLD_MODEL}_2"), WORLD_MODEL),
 }
+ENSEMBLE = {"coupling": "imagine", "members": 2}
 ADVANTAGES = [1.0, -0.5, 2.0, -1.0, 0.7]
 QUIET = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1"}  # spinning would starve the other
 
@@ -99,11 +101,13 @@ CASES = [("plain", kind) for kind in UPDATES] + [("frugal", "all"), ("frugal", "
 
 
 def new_learner(config: RunConfig) -> Learner:
-    return Learner(config, LAYOUTS[config.coupling], make_objective(config), 0)
+    name = "ensemble" if config.world_model.members > 1 else config.coupling
+    return Learner(config, LAYOUTS[name], make_objective(config), 0)
 
 
 def begun(config: RunConfig, samples: list[Sample], examples: list[Encoded]) -> dict:
-    """The checkpoint of a learner after its first update, with weights that make every gradient matter."""
+    """The checkpoint of a learner, of one process, after its first update, with weights that make every gradient
+    matter."""
     learner = new_learner(config)
     generator = torch.Generator().manual_seed(3)
     with torch.no_grad():
@@ -167,6 +171,13 @@ def findings(folder: Path, config: RunConfig, samples: list[Sample], examples: l
     views = [*samples, *(distilled(sample) for sample in samples[:3])]
     found["distilled"] = gradients(learner, lambda: learner.update(views, [], 1.0, 0))
 
+    learner = new_learner(coupled(config, **ENSEMBLE))
+    learner.load_state(torch.load(folder / "ensemble.pt", weights_only=True))
+    heard = [learner.update(samples, examples, 1.0, 0), learner.replay(examples[:1], 1.0, 0, learner.layout.names[-1])]
+    resumed = new_learner(learner.config)
+    resumed.load_state(copy.deepcopy(learner.state()))
+    found["ensemble"] = [*heard, copy.deepcopy(resumed.state()), resumed.update(samples, examples, 1.0, 1)]
+
     added = dataclasses.replace(config.policy, entropy=0.1, kl=0.2, imitate=0.5)
     learner = new_learner(dataclasses.replace(config, policy=added))
     learner.load_state(torch.load(folder / "begun.pt", weights_only=True))
@@ -226,6 +237,7 @@ def one_and_two(make_config, make_rollout, tmp_path_factory):
     config = make_config(**CONFIG)
     samples, examples = experience(make_rollout)
     torch.save(begun(config, samples, examples), folder / "begun.pt")
+    torch.save(begun(coupled(config, **ENSEMBLE), samples, examples), folder / "ensemble.pt")
     with pytest.MonkeyPatch.context() as patch:
         for name, value in QUIET.items():
             patch.setenv(name, value)
@@ -330,6 +342,14 @@ def test_what_a_value_head_learns_and_says_is_that_of_one_process(one_and_two):
     assert all(step["policy/value_loss"] > 0 and step[f"{VALUE_HEAD}/grad_norm"] > 0 for step in one["judged"]["steps"])
     ours, theirs = (load_file(folder / f"judged_of_{n}" / f"{VALUE_HEAD}.safetensors") for n in (1, 2))
     assert ours["weight"].shape == (1, 32) and apart(ours, theirs) == []
+
+
+def test_an_ensemble_learns_as_in_one_process(one_and_two):
+    """Adapters are loaded and moved in the same order by all."""
+    one, two, _ = one_and_two
+    assert [apart(one["ensemble"], found["ensemble"]) for found in two] == [[], []]
+    joint, replay, state, _ = one["ensemble"]
+    assert "world_model_2/grad_norm" in joint and set(replay) & set(joint) and len(state["averages"]) == 2
 
 
 def test_frugal_settings_change_nothing(one_and_two):
