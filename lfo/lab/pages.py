@@ -100,6 +100,8 @@ TABLES = {
     "([reasons.yaml](../configs/reasons.yaml)):",
     "04_reasons_known": "### What is known with reasons and with lists\n\n"
     "What these know at the end, as above (`..._frozen` hear reasons, `..._list` lists):",
+    "04_ensemble_verdicts": "### Claims about several world models\n\n"
+    "Three that vote (`imagine_ensemble_frozen`), and one with as many updates (`imagine_long_frozen`):",
     "04_second_base": "### A base that never saw a note\n\n"
     "As in the factorial, in the same worlds, with a base that was pretrained without notes\n"
     "([second_base.yaml](../configs/second_base.yaml)):",
@@ -125,6 +127,9 @@ TABLES = {
     "World 0, 80 tasks: success and area, medians over five seeds, and how much the area is above that of\n"
     "`reference` (0.5), 95%; `imagine` has an adapter for each, `shared` one for both, `policy_alone` is that at 0:",
     "05_schedule": "### Schedules\n\nAs above: who learns when, where `reference` has both learn in every step:",
+    "05_rank": "### Rank\n\nAs above: the rank of both adapters, where `reference` has 64:",
+    "05_world_model": "### What would make the world model know more\n\n"
+    "320 tasks, the policy frozen, in tuning worlds, at known companies; `rule accuracy`: what is known at the end:",
     "05_costs": "### What the controls cost\n\nMultiples are medians of the ratios to `reference` with the same seed:",
     "05_verdicts": "### Claims about lambda and other choices\n\n"
     "World 0, where everything was developed: what is decided is decided for it alone, and for 80 tasks:",

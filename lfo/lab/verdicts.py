@@ -107,6 +107,12 @@ def _listed(value) -> list:
     return value if isinstance(value, list) else [value]
 
 
+def concerned(runs: Runs, claims: Sequence[Claim]) -> Runs:
+    """The runs of the arms that the claims are about."""
+    named = {arm for claim in claims for arm in claim.arms}
+    return {arm: folders for arm, folders in runs.items() if arm in named}
+
+
 def verdict_table(runs: Runs, claims: Sequence[Claim]) -> pd.DataFrame:
     """What becomes of every claim: a claim with an arm that was not run, or not measured there, is left out.
 

@@ -14,7 +14,7 @@ from lfo.lab.hierarchy import DRAWS, tasks_of
 from lfo.lab.reading import write_measurement
 from lfo.lab.sweep import by_arm, read_grid
 from lfo.lab.transfer_tables import ATTEMPTS, TRANSFER
-from lfo.lab.verdicts import COLUMNS, Claim, read_claims, verdict_table
+from lfo.lab.verdicts import COLUMNS, Claim, concerned, read_claims, verdict_table
 from lfo.runs import RunFolder
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -255,13 +255,13 @@ def test_the_claims_are_about_arms_that_exist(monkeypatch):
     monkeypatch.chdir(ROOT)  # grids name their configs from there
     grids = {"factorial": ["science.yaml"], "ablation": [p.name for p in Path("configs").glob("ablation_*.yaml")]}
     grids |= {"feedback": ["feedback_grid.yaml"], "reasons": ["science.yaml", "reasons.yaml"]}
-    grids |= {"second_base": ["second_base.yaml"]}
+    grids |= {"second_base": ["second_base.yaml"], "ensemble": ["science.yaml"]}
     for table, files in grids.items():
         arms = {arm for file in files for arm in by_arm(read_grid(Path("configs") / file, "out"))}
         claims = read_claims(CLAIMS, table)
         assert {arm for c in claims for arm in c.arms} <= arms
         assert {c.measure for c in claims} <= set(MEASURES) and {c.kind for c in claims} == (
-            {"lead"} if table in ("ablation", "reasons", "second_base") else {"lead", "times", "level"}
+            {"lead", "times", "level"} if table in ("factorial", "feedback") else {"lead"}
         )
         assert len(set(claims)) == len(claims) and len({(c.text, c.split) for c in claims}) == len(claims)
         assert 2 * len(claims) / DRAWS < 0.05, "no claim of so many could ever be decided"
@@ -290,6 +290,16 @@ def test_the_claims_of_notebook_04_are_the_ones_that_were_agreed():
     assert {c.measure for c in controls} == {"area"} and {c.bar for c in controls} == {0.05}
     others = {"none", "placebo", "shared", "stacked", "dream", "baseline", "table", "nearest", "additive"}
     assert {c.other for c in controls} >= others | {"table_frozen", "nearest_frozen", "additive_frozen"}
+
+
+def test_one_world_model_has_as_many_updates_as_three(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    arms, claims = by_arm(science := read_grid("configs/science.yaml", "out")), read_claims(CLAIMS, "ensemble")
+    assert set(concerned(arms, claims)) == {"imagine_frozen", "imagine_ensemble_frozen", "imagine_long_frozen"}
+    one, several, long = (science[arms[f"imagine{name}_frozen"][0]] for name in ("", "_ensemble", "_long"))
+    w = one.world_model
+    assert several == dataclasses.replace(one, name=several.name, world_model=dataclasses.replace(w, members=3))
+    assert long == dataclasses.replace(one, name=long.name, world_model=dataclasses.replace(w, updates=3 * w.updates))
 
 
 def test_who_hears_lists_is_who_hears_reasons_in_all_else(monkeypatch):
