@@ -297,7 +297,7 @@ def test_one_world_model_has_as_many_updates_as_three(monkeypatch):
     arms, claims = by_arm(science := read_grid("configs/science.yaml", "out")), read_claims(CLAIMS, "ensemble")
     assert set(concerned(arms, claims)) == {"imagine_frozen", "imagine_ensemble_frozen", "imagine_long_frozen"}
     one, several, long = (science[arms[f"imagine{name}_frozen"][0]] for name in ("", "_ensemble", "_long"))
-    w = one.world_model
+    w, one = one.world_model, dataclasses.replace(one, eval_every=160)
     assert several == dataclasses.replace(one, name=several.name, world_model=dataclasses.replace(w, members=3))
     assert long == dataclasses.replace(one, name=long.name, world_model=dataclasses.replace(w, updates=3 * w.updates))
 
