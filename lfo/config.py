@@ -141,12 +141,13 @@ class WorldModelConfig:
     updates: Count = 20  # replay updates per step, beyond the one in the joint step
     scouts: Count = 0  # rollouts of each group that ask what is imagined for real, for the world model alone
     anonymise: Share = 0.0  # share of the replayed calls that are made to look like calls at an unknown company
-    decay: Share = 0.95  # of the running average of its weights, which is published, per update
-    members: Positive = 1  # world models, each with replays of its own; noted is what most of them say; `imagine` only
+    decay: Share = 0.95  # of the running average of an adapter of its own, which is published; per update
+    members: Positive = 1  # world models, each with replays of its own; `imagine` and `imagine_memory` only, as:
+    votes: Positive = 1  # replies of each to a question, all but one sampled; noted is what most of all replies mean
     shuffle: Flag = False  # placebo: calls are learned with the replies of other tasks' calls
     dream_agreement: Share = 1.0  # share of the imagined replies to a dreamt call that must say success; `dream` only
     recall: Literal["table", "nearest", "vote", "linear", "boosted", "additive", "grammar"] = "table"  # `memory` only
-    unsure_below: Share = 0.0  # share of four sampled replies that must agree, or no more is noted; `imagine`
+    unsure_below: Share = 0.0  # share of further replies, four or more, that must agree, or no more is noted; `imagine`
     context_distillation: Weight = 0.0  # weight of the same actions without the notes before them
     curiosity: Weight = 0.0  # weight of the world model's surprise in the reward, per nat and reply token
 
@@ -159,8 +160,8 @@ class WorldModelConfig:
             raise ConfigError("world_model.context_distillation is about notes: set coupling 'imagine'.")
         if self.curiosity and self.coupling in ("memory", "truth"):
             raise ConfigError("world_model.curiosity asks a world model, and there is none: set coupling 'imagine'.")
-        if self.members > 1 and self.coupling not in ("imagine", "imagine_memory"):
-            raise ConfigError("world_model.members are asked for notes: set coupling 'imagine', or leave it at 1.")
+        if self.members * self.votes > 1 and (self.curiosity or self.coupling not in ("imagine", "imagine_memory")):
+            raise ConfigError("world_model.members and votes are for notes: set coupling 'imagine', and no curiosity.")
         if not self.dream_agreement:
             raise ConfigError("world_model.dream_agreement must be above 0.")
 
@@ -312,10 +313,10 @@ class RunConfig:
                 "feedback.learn and world_model.context_distillation both say in which context is learned:"
                 " set world_model.context_distillation to 0."
             )
-        if f.source == "imagined" and (w is None or self.coupling in ("memory", "truth")):
+        if f.source == "imagined" and (w is None or self.coupling in ("memory", "truth") or w.members * w.votes > 1):
             raise ConfigError(
-                "feedback.source 'imagined' asks a world model, and there is none:"
-                " set world_model.coupling to 'imagine'."
+                "feedback.source 'imagined' asks one world model for one reply:"
+                " set world_model.coupling to 'imagine', members and votes to 1."
             )
         if f.teacher == "average" and self.coupling == "stacked":
             raise ConfigError("coupling 'stacked' adds two adapters up: set feedback.teacher to 'live' or 'base'.")
@@ -352,8 +353,9 @@ def _explained(kind: type, problem: dict) -> str:
     if problem["type"] == "unexpected_keyword_argument":
         *groups, name = where
         known = _names(kind) if not groups else _names(GROUPS[groups[0]])
-        close = [".".join([*groups, near]) for near in difflib.get_close_matches(name, known, n=1)]
-        close = close or [f"{group}.{name}" for group, settings in GROUPS.items() if name in _names(settings)]
+        close = [f"{group}.{name}" for group, settings in GROUPS.items() if name in _names(settings)]
+        close += [name] if name in _names(kind) else []
+        close = close or [".".join([*groups, near]) for near in difflib.get_close_matches(name, known, n=1)]
         hint = f"did you mean {' or '.join(map(repr, close))}?" if close else f"known: {', '.join(known)}."
         return f"unknown setting '{'.'.join(where)}'; {hint}"
     dotted = ".".join(where[:2])
@@ -497,7 +499,7 @@ def up_to_date(settings: Mapping, strict: bool = True) -> dict:
         elif settings.get(group, {}) is None:  # the whole group is left out
             if strict and value:
                 raise ConfigError(f"'{name}' is called '{new}' now, and {group} is left out; set it there.")
-        elif value or group != "world_model":  # which is not made for a setting that says nothing
+        elif value or group != "world_model" or name.startswith(group):  # which is not made for what says nothing
             found.setdefault(new, value)
     return found
 
@@ -524,8 +526,12 @@ def read_config(path: str | Path) -> RunConfig:
     Raises:
         ConfigError: it is none.
     """
-    settings = flat(json.loads(Path(path).read_text(encoding="utf-8")))
-    return build(RunConfig, nested(up_to_date(settings, strict=False)))
+    return revived(json.loads(Path(path).read_text(encoding="utf-8")))
+
+
+def revived(data: Mapping) -> RunConfig:
+    """A config from what `as_dict` said of it, also in an earlier version."""
+    return build(RunConfig, nested(up_to_date(flat(data), strict=False)))
 
 
 # --- seeding ---------------------------------------------------------------------------------

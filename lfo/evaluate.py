@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from lfo import distributed
 from lfo.config import RolloutConfig, RunConfig, derive_seed
 from lfo.couplings import alone
-from lfo.couplings.imagine import SAMPLES, ballot, elected
+from lfo.couplings.imagine import ballot, elected
 from lfo.proportions import wilson
 from lfo.protocols import Coupling, Engine, Question
 from lfo.rollout.engine import complete
@@ -87,26 +87,23 @@ def means(rows: Sequence[dict[str, float]]) -> dict[str, float]:
 # --- the world model -------------------------------------------------------------------------
 
 
-def predict_replies(
-    engine: Engine, codec: Codec, questions: Sequence[Sequence[int]], adapters: Sequence[str]
-) -> list[str]:
-    """What is noted to questions (token ids), as text: the greedy reply of one adapter, of several what most mean."""
-    mine, samples = distributed.share(len(questions)), SAMPLES if len(adapters) > 1 else 0
-    asked = [ballot(questions[i], adapters, codec.reply_end_id, samples) for i in mine]
+def predict_replies(engine: Engine, codec: Codec, questions: Sequence[Sequence[int]], coupling: Coupling) -> list[str]:
+    """What its world models answer to questions (token ids), as text: where several replies vote, what most mean."""
+    mine, meaning = distributed.share(len(questions)), codec.env.knowledge.meaning
+    asked = [ballot(questions[i], coupling.layout.listeners, codec.reply_end_id, coupling.votes) for i in mine]
     said = iter(complete(engine, [prompt for prompts in asked for prompt in prompts]))
     texts = [[codec.reply_text(next(said).tokens) for _ in prompts] for prompts in asked]
-    meaning = codec.env.knowledge.meaning
-    return distributed.join(mine, [t[elected([meaning(text) for text in t], len(adapters))] for t in texts])
+    return distributed.join(mine, [replies[elected([*map(meaning, replies)])] for replies in texts])
 
 
-def inspect_replies(engine: Engine, codec: Codec, examples: Sequence[Example], adapters: Sequence[str]) -> list[dict]:
+def inspect_replies(engine: Engine, codec: Codec, examples: Sequence[Example], coupling: Coupling) -> list[dict]:
     """Prediction beside reality, one row per example.
 
     category: the true status. call: what was answered. right: the prediction means what the reply means
     (`Knowledge.meaning`); wording does not count.
     """
     knowledge = codec.env.knowledge
-    texts = predict_replies(engine, codec, [e.encoded.prompt for e in examples], adapters)
+    texts = predict_replies(engine, codec, [e.encoded.prompt for e in examples], coupling)
     return [
         {
             "task_id": example.task_id,
@@ -120,10 +117,10 @@ def inspect_replies(engine: Engine, codec: Codec, examples: Sequence[Example], a
     ]
 
 
-def reply_rows(engine: Engine, codec: Codec, examples: Sequence[Example], adapters: Sequence[str]) -> list[dict]:
+def reply_rows(engine: Engine, codec: Codec, examples: Sequence[Example], coupling: Coupling) -> list[dict]:
     """Share of predictions that mean what was really replied, by true category; and some of them beside the truth."""
     hits: dict[str, list[bool]] = defaultdict(list)
-    inspected = inspect_replies(engine, codec, examples, adapters)
+    inspected = inspect_replies(engine, codec, examples, coupling)
     for row in inspected:
         hits[row["category"]].append(row["right"])
     shares = [{"category": category, "accuracy": sum(h) / len(h), "n": len(h)} for category, h in sorted(hits.items())]
@@ -148,11 +145,11 @@ def trajectory(codec: Codec, row: Rollout) -> dict:
     return {"kind": "trajectory", **facts, "text": codec.decode(row.tokens)}
 
 
-def examine(engine: Engine, codec: Codec, adapters: Sequence[str], split: str) -> dict[str, float]:
+def examine(engine: Engine, codec: Codec, coupling: Coupling, split: str) -> dict[str, float]:
     """What the world model knows of what a split hides, as the environment asks it."""
 
     def ask(questions: Sequence[Question]) -> list[str]:
-        return predict_replies(engine, codec, [codec.question(question) for question in questions], adapters)
+        return predict_replies(engine, codec, [codec.question(question) for question in questions], coupling)
 
     return codec.env.knowledge.examine(ask, split)
 
@@ -170,11 +167,11 @@ def evaluation_rows(
     A memory is examined like a world model.
     """
     c, w, out = config, config.world_model, []
-    listeners = coupling.layout.listeners if coupling.predicts else ()
-    if listeners and learned:
+    predicts = coupling.predicts and coupling.layout.listener
+    if predicts and learned:
         sample = random.Random(derive_seed(c.seed, "learned")).sample(learned, min(JUDGED, len(learned)))
         name = "learned" if "train" in c.eval_splits else "train"
-        out += [{"split": name, **row} for row in reply_rows(engine, codec, sample, listeners)]
+        out += [{"split": name, **row} for row in reply_rows(engine, codec, sample, coupling)]
     for split in c.eval_splits:
         tasks, seed = codec.env.tasks(split)[: c.eval_tasks], derive_seed(c.seed, split)
         played = play_tasks(engine, codec, coupling, tasks, c.rollout, c.eval_episodes, seed, w and w.predict)
@@ -183,10 +180,10 @@ def evaluation_rows(
         if c.policy.learning_rate and any(Role.NOTE in row.roles for row in played):  # does it learn, or only follow?
             unaided = play_tasks(engine, codec, alone(coupling), tasks, c.rollout, c.eval_episodes, seed)
             rows += outcome_rows(unaided, tasks, "unaided", "unaided_outcomes")
-        if listeners:
+        if predicts:
             heard = [example for row in played for example in row.examples][:JUDGED]
-            rows += reply_rows(engine, codec, heard, listeners)
-            rows.append({"kind": "rules", **examine(engine, codec, listeners, split)})
+            rows += reply_rows(engine, codec, heard, coupling)
+            rows.append({"kind": "rules", **examine(engine, codec, coupling, split)})
         elif coupling.recall:
             rows.append({"kind": "rules", **codec.env.knowledge.examine(coupling.recall, split)})
         if c.tracker:

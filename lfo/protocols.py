@@ -245,6 +245,7 @@ class Coupling(Protocol):
     rewarded: bool  # whether the policy learns from outcomes
     predicts: bool  # whether the listener of the layout is a world model
     recall: Callable[[Sequence[Question]], list[str]] | None  # what a memory answers; None: there is no memory
+    votes: int  # replies of each listener to a question, of which one is greedy: what most of all mean is its answer
 
     def waves(self, task: Task, group: int, seed: int, size: int) -> list[list[Attempt]]:
         """The attempts of a group; a wave begins when the one before it has ended."""

@@ -24,7 +24,7 @@ from collections.abc import Iterable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 
-from lfo.config import ConfigError, RunConfig, as_dict, read_config
+from lfo.config import ConfigError, RunConfig, as_dict, read_config, revived
 from lfo.types import Example, RecordError, read_jsonl, write_jsonl
 
 REPORTED_PACKAGES = ("torch", "transformers", "peft", "numpy")
@@ -189,7 +189,7 @@ class RunFolder:
             if state is None:
                 print(f"{path} cannot be read, it is damaged or of another version: passed over.", file=sys.stderr)
                 continue
-            self.require_same(path, config, json.loads(state["config"]))
+            self.require_same(path, config, as_dict(revived(json.loads(state["config"]))))
             return state, self._examples(state["examples"])
         if self.checkpoints:
             raise CheckpointError(f"no checkpoint of {self.path} can be read; start again in a new run folder.")

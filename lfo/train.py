@@ -281,10 +281,11 @@ class Run:
 
     def _replay(self, replays: int, corrections: int, factor: float) -> Iterator[dict[str, float]]:
         """So many updates of the world model, then of the policy on what feedback has corrected."""
-        listener, *others = self.coupling.layout.listeners or [""]
-        for i, name in itertools.product(range(replays), [listener, *others]):
-            seed = derive_seed(self.config.seed, "replay", self.step, i, *[name] * (name in others))
-            found = self.learner.replay(self._replayed(seed), factor, seed, name)
+        members = self.coupling.layout.listeners
+        for i, member in itertools.product(range(replays), members):
+            own = [member] if member != members[0] else []  # the first one draws what it would draw alone
+            seed = derive_seed(self.config.seed, "replay", self.step, i, *own)
+            found = self.learner.replay(self._replayed(seed), factor, seed, member)
             yield {f"replay/{name}": value for name, value in found.items()}
         for i in range(corrections):
             seed = derive_seed(self.config.seed, "corrected", self.step, i)

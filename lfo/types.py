@@ -23,7 +23,7 @@ class RecordError(ValueError):
     """A data file does not say what its record type says. The message names the file, line and remedy."""
 
 
-POLICY, WORLD_MODEL = "policy", "world_model"  # the two adapters
+POLICY, WORLD_MODEL = "policy", "world_model"  # adapters
 BASE = "base"  # the model without any adapter, in the place of an adapter's name
 AVERAGE = "average"  # the adapter that is the running average of the policy's
 APART = ("distilled", "imitated")  # `Sample.how` of samples whose loss has a mean of its own

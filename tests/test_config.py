@@ -152,12 +152,12 @@ def named_in(data: dict) -> set[str]:
     return names
 
 
-def test_there_are_at_most_85_settings_and_each_is_used_by_a_shipped_config():
+def test_there_are_at_most_86_settings_and_each_is_used_by_a_shipped_config():
     """60, one more since the baseline has what others make DAPO stronger with (a bonus, a penalty, imitation), the
     twelve of feedback, a method of its own, one for the rewards of a shell, the six of PPO, one for where episodes are
-    played, one for the system that a shell runs on, one for who is told, and two for what world models know: how many
-    there are, and how long the average of their weights is."""
-    assert len(dotted_names()) <= 85
+    played, one for the system that a shell runs on, one for who is told, and three for what world models know: how many
+    there are, how many votes they have, and how long the average of their weights is."""
+    assert len(dotted_names()) <= 86
     used = set().union(*(named_in(data) for data in SHIPPED.values()))
     assert dotted_names() - used == set()
 
@@ -180,6 +180,8 @@ def test_what_a_config_names_is_found():
         ("lam: 1", "unknown setting 'lam'; did you mean 'world_model.lam'?"),
         ("policy: {lam: 1}", "unknown setting 'policy.lam'; did you mean 'world_model.lam'?"),
         ("rank: 1", "unknown setting 'rank'; did you mean 'model.rank'?"),
+        ("dropout: 1", "unknown setting 'dropout'; did you mean 'model.dropout'?"),
+        ("policy: {task_budget: 1}", "unknown setting 'policy.task_budget'; did you mean 'task_budget'?"),
         ("learning_rate: 1", "did you mean 'policy.learning_rate' or 'world_model.learning_rate'?"),
         ("zzz: 1", "unknown setting 'zzz'; known: name, seed, "),
         ("env: {zzz: 1}", "unknown setting 'env.zzz'; known: name, world_seed, levels, "),
@@ -236,10 +238,9 @@ def test_what_a_config_names_is_found():
             " got 'joined'.",
         ),
         ("world_model: {recall: all}", "'world_model.recall': input should be 'table', 'nearest', 'vote', 'linear'"),
-        (
-            "world_model: {coupling: dream, members: 2}",
-            "world_model.members are asked for notes: set coupling 'imagine'",
-        ),
+        ("world_model: {coupling: dream, members: 2}", "world_model.members and votes are for notes: set coupling"),
+        ("world_model: {votes: 3, curiosity: 0.5}", "set coupling 'imagine', and no curiosity"),
+        ("{feedback: {source: imagined}, world_model: {members: 2}}", "'imagined' asks one world model for one reply"),
         ("world_model: {unsure_below: 2}", "'world_model.unsure_below': input should be less than or equal to 1"),
         ("env: {circumstances: 7}", "'env.circumstances': input should be less than or equal to 6, got 7."),
         ("env: {circumstances: -1}", "'env.circumstances': input should be greater than or equal to 0, got -1."),
@@ -368,6 +369,13 @@ def test_a_setting_is_read_by_the_name_it_used_to_have(write, old):
     value = {"levels": [4], "distributed.base_dtype": "bfloat16"}.get(old, 1)
     found = load_config(write(""), **{old: value})
     assert found == load_config(write(""), **{RENAMED[old]: value}) != RunConfig()
+
+
+def test_what_said_nothing_is_not_what_holds_now(write):
+    """0 of a setting that is 0 by default need not be told; of one that is not it must be."""
+    assert load_config(write(""), **{"world_model.ema": 0.0}).world_model.decay == 0.0
+    assert load_config(write("world_model: {ema: 0.0}")).world_model.decay == 0.0
+    assert load_config(write("policy: {surprise: 0.0}")).world_model is None
 
 
 @pytest.mark.parametrize("old", GONE)

@@ -36,6 +36,7 @@ from lfo.types import Example, Hangup, Malformed, Outcome, Task, Turn
 
 SEARCH = written(search("Harbor Bank"))
 CALL = phone_call("800-555-0003")
+HEARD = Plain(BOTH)  # whose world model is asked
 MISSING = {"status": "auth_failed", "message": "Billing. I need your account number and billing ZIP code."}
 
 
@@ -161,7 +162,7 @@ def test_reply_accuracy_by_category(codec):
     examples = [example(codec, s, m, prompt=str(i)) for i, (s, m, _, _) in enumerate(said_and_predicted)]
     answers = [json.dumps({"status": s, "message": m}) for _, _, s, m in said_and_predicted]
     engine = Scripted(codec, lambda text, prompt: answers[int(text)])
-    rows = reply_rows(engine, codec, examples, ["world_model"])
+    rows = reply_rows(engine, codec, examples, HEARD)
     assert rows[:3] == [
         {"kind": "reply", "category": "auth_failed", "accuracy": 0.5, "n": 2},
         {"kind": "reply", "category": "routing_violation", "accuracy": 1.0, "n": 1},
@@ -181,7 +182,7 @@ def test_a_wrong_answer_of_the_form_is_no_hit(codec):
     answers = [json.dumps({field: "1", "unavailable": []}) for field in ("email", "name")]
     examples = [codec_example(codec, form(["email"]), a, "ok", "t", "form") for a in answers]
     engine = Scripted(codec, lambda text, prompt: answers[0])
-    shares = reply_rows(engine, codec, examples, ["world_model"])[:1]
+    shares = reply_rows(engine, codec, examples, HEARD)[:1]
     assert shares == [{"kind": "reply", "category": "ok", "accuracy": 0.5, "n": 2}]
 
 
@@ -189,7 +190,7 @@ def test_a_wrong_answer_of_the_form_is_no_hit(codec):
 def test_a_few_predictions_of_an_evaluation_are_shown(codec, count, shown):
     """At most five, spread over all of them."""
     examples = [example(codec, "success", f"Sales. Done {i}.") for i in range(count)]
-    rows = reply_rows(Scripted(codec, lambda text, prompt: "{}"), codec, examples, ["world_model"])
+    rows = reply_rows(Scripted(codec, lambda text, prompt: "{}"), codec, examples, HEARD)
     said = [json.loads(row["said"])["message"] for row in rows if row["kind"] == "prediction"]
     assert said == [f"Sales. Done {i}." for i in shown]
 
@@ -201,7 +202,7 @@ def test_predictions_stand_beside_reality(codec):
         for task_id, message in (("a", "Loans. Call Billing first."), ("b", "Loans. Call Claims first."))
     ]
     predicted = json.dumps({"status": "routing_violation", "message": "Loans, hi! Try Billing first."})
-    rows = inspect_replies(Scripted(codec, lambda text, prompt: predicted), codec, examples, ["world_model"])
+    rows = inspect_replies(Scripted(codec, lambda text, prompt: predicted), codec, examples, HEARD)
     said = examples[0].reply
     assert rows[0] == {
         "task_id": "a",
@@ -212,7 +213,7 @@ def test_predictions_stand_beside_reality(codec):
         "right": True,
     }
     assert not rows[1]["right"]  # another department
-    rows = inspect_replies(Scripted(codec, lambda text, prompt: "gibberish {"), codec, examples, ["world_model"])
+    rows = inspect_replies(Scripted(codec, lambda text, prompt: "gibberish {"), codec, examples, HEARD)
     assert (rows[0]["predicted"], rows[0]["right"]) == ("gibberish {", False)
 
 
@@ -222,12 +223,12 @@ def test_predictions_come_in_order_however_many_and_whoever_makes_them(codec, si
     engine = Scripted(codec, lambda text, prompt: f"<{text}>")
     questions = [codec.encode(str(i)) for i in range(70)]
     if size == 1:
-        assert predict_replies(engine, codec, questions, ["wm"]) == [f"<{i}>" for i in range(70)]
-        assert predict_replies(engine, codec, [], ["wm"]) == []
+        assert predict_replies(engine, codec, questions, HEARD) == [f"<{i}>" for i in range(70)]
+        assert predict_replies(engine, codec, [], HEARD) == []
     else:
         monkeypatch.setattr(distributed, "size", lambda: 2)
         monkeypatch.setattr(distributed, "join", lambda mine, texts: dict(zip(mine, texts, strict=True)))
-        assert predict_replies(engine, codec, questions, ["wm"]) == {i: f"<{i}>" for i in range(0, 70, 2)}
+        assert predict_replies(engine, codec, questions, HEARD) == {i: f"<{i}>" for i in range(0, 70, 2)}
 
 
 def test_the_environments_examination_asks_the_world_model(codec):
@@ -235,7 +236,7 @@ def test_the_environments_examination_asks_the_world_model(codec):
     fraud (whoever lacks a card asks the same), two for two wishes. Billing's answer, of two of them, is right.
     """
     engine = Scripted(codec, lambda text, prompt: json.dumps(MISSING))
-    found = examine(engine, codec, ["world_model"], "train")
+    found = examine(engine, codec, HEARD, "train")
     assert found == {"rule_accuracy": 1 / 4, "rule_accuracy_typical": 1 / 4, "rule_accuracy_way": 0.0, "n": 8}
     assert {p.adapter for p in engine.prompts} == {"world_model"} and len(engine.prompts) == 8
     assert codec.decode(engine.prompts[0].tokens).endswith("<|/action|><|predict_csr|><|csr|>")

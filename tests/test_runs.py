@@ -10,7 +10,7 @@ import re
 import pytest
 import torch
 
-from lfo.config import DistributedConfig, RolloutConfig, RunConfig, as_dict
+from lfo.config import DistributedConfig, RolloutConfig, RunConfig, WorldModelConfig, as_dict
 from lfo.runs import CheckpointError, RunError, RunFolder, differences, provenance
 from lfo.types import Call, Encoded, Example, write_jsonl
 
@@ -228,6 +228,21 @@ def test_another_config_is_refused_by_the_names_that_differ(run):
         f"{run.checkpoints[0]} was written with another config (rollout.group_size, seed differ);"
         " resume with the old config or choose a new run folder."
     )
+
+
+def test_a_checkpoint_from_before_a_setting_can_be_gone_on_from(run):
+    """What an earlier version did not say is what holds by default."""
+    config = dataclasses.replace(CONFIG, world_model=WorldModelConfig())
+    run.save(1, config, {}, [])
+    (path,) = run.checkpoints
+    state = torch.load(path, weights_only=True)
+    older = json.loads(state["config"])
+    for name in ("members", "votes", "decay"):
+        del older["world_model"][name]
+    torch.save(state | {"config": json.dumps(older)}, path)
+    assert run.load(config)
+    with pytest.raises(CheckpointError, match=r"\(world_model\.members differ\)"):
+        run.load(dataclasses.replace(CONFIG, world_model=WorldModelConfig(members=2)))
 
 
 def test_another_layout_and_other_servers_are_the_same_run(run):

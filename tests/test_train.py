@@ -28,6 +28,7 @@ from lfo.envs.phone import PhoneEnvironment, Rules, generate_world
 from lfo.envs.phone.phrasings import requested_fields
 from lfo.envs.phone.tools import form, phone_call, search
 from lfo.evaluate import evaluation_rows
+from lfo.learn.learner import Learner
 from lfo.rollout import Prompt, complete
 from lfo.rollout.play import _Group
 from lfo.rollout.tasks import informative
@@ -537,13 +538,19 @@ def test_imagining_runs_through_the_loop(config, tmp_path, generous):
 
 
 def test_an_ensemble_learns_apart_and_survives_a_kill(config, tmp_path, bills, monkeypatch):
-    """Each member replays what it draws: twice the updates of one, and the first is not what it is alone."""
+    """Each member replays what it draws, the first what it would draw alone."""
+    drawn, replay = [], Learner.replay
+    monkeypatch.setattr(Learner, "replay", lambda *args: drawn.append(args[1:2] + args[3:]) or replay(*args))
     imagine = STEPS | {"world_model.coupling": "imagine", "world_model.scouts": 1, "task_budget": 6}
     settings, (whole, killed, single) = config(**imagine, **{"world_model.members": 2}), map(tmp_path.joinpath, "wks")
     train(settings, whole, bills, progress=False)
+    first, second = ([d[:2] for d in drawn if d[2] == f"{WORLD_MODEL}{which}"] for which in ("", "_2"))
+    assert len(first) == len(second) > 0 and not set(map(str, first)) & set(map(str, second))
+    drawn.clear()
+    train(config(**imagine), single, bills, progress=False)
+    assert drawn[0] == (*first[0], WORLD_MODEL), "later ones differ by what was heard"
     killed_after(2, settings, killed, bills, monkeypatch)
     train(settings, killed, bills, progress=False)
-    train(config(**imagine), single, bills, progress=False)
     assert metrics_of(killed) == metrics_of(whole)
     weights, alone = weights_of(whole), weights_of(single)
     assert weights.keys() == weights_of(killed).keys() == {POLICY, WORLD_MODEL, f"{WORLD_MODEL}_2"}

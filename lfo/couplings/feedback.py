@@ -39,6 +39,7 @@ class Guided:
         average = (AVERAGE,) if self.feedback.teacher == AVERAGE else ()
         self.layout = dataclasses.replace(inner.layout, names=inner.layout.names + average)
         self.rewarded, self.predicts, self.recall = inner.rewarded, inner.predicts, inner.recall
+        self.votes = inner.votes
         self.before_step, self.examples = inner.before_step, inner.examples
         self.practice, self.responder = inner.practice, inner.responder
         self.heard: dict[Example, list[Feedback]] = {}  # what failed, for the control

@@ -25,24 +25,24 @@ from lfo.text.codec import Codec
 from lfo.types import WORLD_MODEL, Example
 
 REPLY_TOKENS = 112  # at most, in one imagined reply
-SAMPLES = 4  # by which a world model is judged to be sure, or votes with others
+SAMPLES = 4  # by which a world model is judged to be sure, at least
 
 
-def ballot(asked: Sequence[int], members: Sequence[str], end: int, samples: int) -> list[Prompt]:
-    """What several world models are asked: each for its greedy reply, and for so many sampled ones."""
-    seeds = [derive_seed("sure", *asked, k) for k in range(samples)]
+def ballot(asked: Sequence[int], members: Sequence[str], end: int, votes: int) -> list[Prompt]:
+    """What world models are asked: each for its greedy reply, then each for `votes` - 1 sampled ones of its own."""
     greedy = [Prompt(list(asked), name, REPLY_TOKENS, end, 0.0) for name in members]
-    return greedy + [Prompt(list(asked), name, REPLY_TOKENS, end, 1.0, seed) for name in members for seed in seeds]
+    own = [("sure", *asked)] + [("sure", name, *asked) for name in members[1:]]
+    drawn = [(name, derive_seed(*says, k)) for name, says in zip(members, own, strict=True) for k in range(votes - 1)]
+    return greedy + [Prompt(list(asked), name, REPLY_TOKENS, end, 1.0, seed) for name, seed in drawn]
 
 
-def elected(meanings: Sequence[Hashable], members: int) -> int:
-    """Which of the replies to a `ballot` counts: one member's greedy one, of several members' the first that means
-    what most do."""
-    return 0 if members == 1 else meanings.index(Counter(meanings).most_common(1)[0][0])
+def elected(meanings: Sequence[Hashable]) -> int:
+    """Which reply counts: the first that means what most do (self-consistency, arXiv 2203.11171)."""
+    return meanings.index(Counter(meanings).most_common(1)[0][0])
 
 
 class Imagine(Noted):
-    """A `Coupling` whose notes come from the world model, or from an ensemble (arXiv 1612.01474) of `members`."""
+    """A `Coupling` whose notes come from the world model, or from an ensemble (arXiv 1612.01474)."""
 
     source = "world model"
 
@@ -50,15 +50,15 @@ class Imagine(Noted):
         others = (f"{WORLD_MODEL}_{k}" for k in range(2, config.members + 1))
         layout = AdapterLayout((*BOTH.names, *others), WORLD_MODEL)
         super().__init__(layout, codec, config.scouts, config.context_distillation)
-        self.unsure_below = config.unsure_below
+        self.unsure_below, self.votes = config.unsure_below, config.votes
 
     def answer(self, question: Question) -> Answer:
-        """The reply that is `elected`; None, where too few of the others mean the same."""
+        """The reply that is `elected`, the greedy one where nobody votes; None, where too few others mean the same."""
         members, meaning = self.layout.listeners, self.codec.env.knowledge.meaning
-        samples = SAMPLES if self.unsure_below or len(members) > 1 else 0
-        replies = yield ballot(self.codec.question(question), members, self.codec.reply_end_id, samples)
+        votes = max(self.votes, 1 + SAMPLES) if self.unsure_below else self.votes
+        replies = yield ballot(self.codec.question(question), members, self.codec.reply_end_id, votes)
         meanings = [meaning(self.codec.reply_text(reply.tokens)) for reply in replies]
-        chosen = elected(meanings, len(members))
+        chosen = elected(meanings) if len(members) * self.votes > 1 else 0
         agreeing, others = meanings.count(meanings[chosen]) - 1, len(meanings) - 1
         return None if agreeing < self.unsure_below * others else replies[chosen].tokens
 

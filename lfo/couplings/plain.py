@@ -35,6 +35,7 @@ class Plain:
     source = "scout"  # who says what stands in the notes
     rewarded = predicts = True
     recall = None  # nothing is remembered
+    votes = 1
     most_notes = NOTES
 
     def __init__(self, layout: AdapterLayout, codec: Codec | None = None, scouts: int = 0):

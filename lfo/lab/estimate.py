@@ -26,9 +26,11 @@ TIMED_STEPS = 3  # of a short run; the first of them warms up and is not counted
 
 
 def kind(config: RunConfig) -> str:
-    """Runs of one kind cost about the same: the coupling, or `baseline` without one, whether there is feedback or PPO,
-    and the world, unless it is the phone's."""
-    name = config.world_model.coupling if config.world_model else "baseline"
+    """Runs of one kind cost about the same: the coupling, or `baseline` without one, by how many replies are voted,
+    whether there is feedback or PPO, and the world, unless it is the phone's."""
+    w = config.world_model
+    name = w.coupling if w else "baseline"
+    name += f", {w.members} x {w.votes}" if w and w.members * w.votes > 1 else ""
     world = "" if config.env.name == EnvConfig().name else config.env.name
     return ", ".join(filter(None, (name, config.feedback and "feedback", config.ppo and "ppo", world)))
 
@@ -53,7 +55,7 @@ class Cost:
 def _replays(config: RunConfig) -> int:
     """Updates a step beside the joint ones: of the world model, and on what feedback has corrected."""
     w, f = config.world_model, config.feedback
-    return (w.updates if w and w.lam > 0 else 0) + (f.updates if f else 0)
+    return (w.updates * w.members if w and w.lam > 0 else 0) + (f.updates if f else 0)
 
 
 def shortened(config: RunConfig) -> RunConfig:

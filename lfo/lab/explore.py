@@ -107,7 +107,7 @@ class Explorer:
         if "world model" not in self.sources or not calls:
             return pd.DataFrame({"world model": ["no call was made, or there is no world model"]})
         p = self.player
-        found = in_words(inspect_replies(p.engine, p.codec, calls, p.coupling.layout.listeners))
+        found = in_words(inspect_replies(p.engine, p.codec, calls, p.coupling))
         return pd.DataFrame(found)[["gave", "said", "predicted", "right"]]
 
     def html(self, rows: Sequence[Rollout]) -> str:

@@ -43,9 +43,9 @@ from lfo.runs import RunFolder
 
 FROZEN, TRAINED = "frozen", "trained"
 NOTHING, WORLD_MODEL, PLACEBO, TRUTH = "nothing", "world model", "placebo", "truth"
-SILENT, ENSEMBLE = "imagine_silent", "imagine_ensemble"
+SILENT, ENSEMBLE, VOTING = "imagine_silent", "imagine_ensemble", "imagine_voting"
 MEMORIES = ("table", "nearest", "vote", "linear", "boosted", "additive", "grammar")
-ORDER = (NOTHING, *MEMORIES, WORLD_MODEL, ENSEMBLE, "imagine_memory", SILENT, TRUTH)
+ORDER = (NOTHING, *MEMORIES, WORLD_MODEL, ENSEMBLE, VOTING, "imagine_memory", SILENT, TRUTH)
 NOTED = ("imagine", "imagine_memory", "memory", "truth")  # the couplings that say notes, also in evaluations
 COLUMNS = "arm policy notes world circumstances replies metric split median low high runs source".split()
 REACHED = 0.7  # of what somebody reaches who is told the truth
@@ -63,7 +63,7 @@ def facts(config: RunConfig) -> dict:
 
     notes: "nothing" without a world model; of a coupling that says none, its name; "placebo" of a world model that is
     taught other calls' replies, "imagine_silent" of one that is silent where it is unsure, "imagine_ensemble" of
-    several. Where later attempts read feedback that is said as well.
+    several, "imagine_voting" of one that has several votes. Where later attempts read feedback that is said as well.
     """
     w = config.world_model
     if w is None:
@@ -71,7 +71,8 @@ def facts(config: RunConfig) -> dict:
     elif w.shuffle:
         notes = PLACEBO
     else:
-        imagine = ENSEMBLE if w.members > 1 else SILENT if w.unsure_below else WORLD_MODEL
+        ways = {ENSEMBLE: w.members > 1, VOTING: w.votes > 1, SILENT: w.unsure_below}
+        imagine = next((way for way, goes in ways.items() if goes), WORLD_MODEL)
         said = {"memory": w.recall, "truth": TRUTH, "imagine": imagine}
         notes = said.get(w.coupling, w.coupling)
     if config.feedback:

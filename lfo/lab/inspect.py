@@ -20,7 +20,7 @@ def inspect(folder: str | Path, split: str = "validation", calls: int = 20) -> p
         RunError: the run has no world model, or its policy calls nobody.
     """
     player = load_player(folder)
-    if not player.config.world_model:
+    if not player.coupling.layout.listener:
         raise RunError(f"{folder} has no world model; inspect another run.")
     tasks, c = player.env.tasks(split)[:calls], player.config
     predict = c.world_model.predict
@@ -28,7 +28,7 @@ def inspect(folder: str | Path, split: str = "validation", calls: int = 20) -> p
     examples = [example for row in rows for example in row.examples][:calls]
     if not examples:
         raise RunError(f"the policy of {folder} made no call in {len(tasks)} episodes; train it further.")
-    found = inspect_replies(player.engine, player.codec, examples, player.coupling.layout.listeners)
+    found = inspect_replies(player.engine, player.codec, examples, player.coupling)
     return pd.DataFrame(in_words(found)).sort_values("category", kind="stable", ignore_index=True)
 
 

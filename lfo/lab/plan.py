@@ -59,7 +59,7 @@ from pathlib import Path
 from transformers import AutoConfig, PretrainedConfig
 
 from lfo.config import ConfigError, ModelConfig, RunConfig
-from lfo.evaluate import REPLY_TOKENS
+from lfo.couplings.imagine import REPLY_TOKENS
 from lfo.learn.forward import LOGITS
 from lfo.rollout.kv_cache import doubled
 from lfo.rollout.torch_engine import ROWS, rows_within
@@ -337,13 +337,14 @@ def torch_engine_items(shape: Shape, config: RunConfig) -> list[Item]:
     rows = min(ROWS, rows_within(per_place))
     played = min(rows, r.tasks_per_step * r.group_size)
     policy = per_place * doubled(0, played) * doubled(0, r.max_tokens + r.max_action_tokens)
-    world_model = per_place * doubled(0, rows) * doubled(0, QUESTION) * (_adapters(config) - 1)
+    members = _adapters(config) - 1
+    world_model = per_place * doubled(0, rows) * doubled(0, QUESTION) * (members > 0)
     f = config.feedback  # a teacher plays whole episodes, or reads some of them before it writes
     teacher = policy if f and (f.teacher != "live" or f.source in ("model", "both")) else 0
     return [
         Item("engine: base and merged copies", 4 * shape.parameters * (1 + _adapters(config) + _teaching(config))),
         Item("engine: a copy being merged", 4 * (shape.parameters + fused), (PUBLISH,)),
-        Item("engine: KV caches", policy + world_model + teacher),
+        Item("engine: KV caches", policy + world_model * members + teacher),
         Item("engine: a cache that grows", max(policy, world_model) / 2, (ROLLOUT,)),
     ]
 

@@ -31,6 +31,7 @@ from transformers import PreTrainedModel
 
 from lfo.config import derive_seed
 from lfo.couplings.imagine import REPLY_TOKENS
+from lfo.couplings.plain import Plain
 from lfo.envs.phone import Rules, World
 from lfo.envs.phone.callers import RandomForm, TypicalPrior, run_scripted
 from lfo.envs.phone.csr import CsrSimulator
@@ -44,7 +45,7 @@ from lfo.evaluate import inspect_replies, play_tasks
 from lfo.lab.inspect import in_words
 from lfo.lab.reading import read_measurement, write_measurement
 from lfo.lab.situations import SITUATIONS, WORLD, gist, stage
-from lfo.protocols import Question
+from lfo.protocols import AdapterLayout, Question
 from lfo.rollout.engine import Prompt, complete
 from lfo.runs import RunError, RunFolder
 from lfo.text.base import load_base
@@ -204,8 +205,9 @@ def reply_rows(subject: Subject) -> list[dict]:
     calls, rows, p = played_calls(subject), [], subject.player
     examples = [call.example for call in calls]
     for model, adapter in ((TRAINED, subject.adapter), (UNTRAINED, BASE)):
+        asked = Plain(AdapterLayout((adapter,), adapter))
         scores = teacher_forced(subject.models[model], [example.encoded for example in examples])
-        predictions = in_words(inspect_replies(p.engine, p.codec, examples, [adapter]))
+        predictions = in_words(inspect_replies(p.engine, p.codec, examples, asked))
         for call, score, prediction in zip(calls, scores, predictions, strict=True):
             del prediction["fields_right"]
             prediction |= {"right": int(prediction["right"]), "said_anew": spoken(call.said_anew)}

@@ -126,8 +126,8 @@ class Learner:
                 metrics |= self._learn_replies(examples, seed, name)
         return metrics | self._step(lr_factor)
 
-    def replay(self, examples: Sequence[Encoded], lr_factor: float, seed: int, adapter: str = "") -> dict[str, float]:
-        """One optimizer step on ``lam * world_model_loss`` alone, of the listener, or of another adapter."""
+    def replay(self, examples: Sequence[Encoded], lr_factor: float, seed: int, adapter="") -> dict[str, float]:
+        """One optimizer step on ``lam * world_model_loss`` alone, of the listener, or of another member."""
         return self._learn_replies(examples, seed, adapter or self.layout.listener) | self._step(lr_factor)
 
     def _learn_actions(self, samples: Sequence[Sample]) -> dict[str, float]:
@@ -280,7 +280,7 @@ class Learner:
                 self.averages[name] = [w.detach().clone() for w in weights]
             decay = min(self.config.world_model.decay, self.updates / (self.updates + 10))
             torch._foreach_lerp_(self.averages[name], weights, 1 - decay)
-        self.updates += bool(names)
+        self.updates += self.layout.listener in names  # the others have as many
 
     @torch.no_grad()
     def follow(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import pytest
@@ -107,10 +108,10 @@ def test_memory_speaks_where_it_heard_of_that_very_case(bank, question):
 
 @pytest.mark.parametrize(("dissenting", "noted"), [(0, 0), (1, 0), (2, 1), (3, 1)])
 def test_of_several_world_models_the_most_replies_are_noted(scripted, bank, attempt, dissenting, noted):
-    """Each has a greedy reply and four sampled ones; wording is no matter, and that of the first stands in the note."""
+    """Each has a greedy reply and two sampled ones; wording is no matter, and that of the first stands in the note."""
     same = [REPLY, REPLY.replace(". I need", ", hi! I just need")]
     other = REPLY.replace("account number", "email address")
-    coupling = Imagine(WorldModelConfig(members=3), bank)
+    coupling = Imagine(WorldModelConfig(members=3, votes=3), bank)
     members = ("world_model", "world_model_2", "world_model_3")
     assert coupling.layout == AdapterLayout(("policy", *members), "world_model")
 
@@ -123,22 +124,44 @@ def test_of_several_world_models_the_most_replies_are_noted(scripted, bank, atte
 
     (row,), engine = scripted(coupling, answer, [attempt("bill")])
     assert notes_of(row, bank) == [f"world model: {(REPLY, other)[noted]}"]
-    asked = [(p.adapter, p.temperature) for p in engine.prompts if p.adapter != "policy"]
-    assert asked == [(m, 0.0) for m in members] + [(m, 1.0) for m in members for _ in range(SAMPLES)]
-    assert predict_replies(engine, bank, [engine.prompts[1].tokens], members) == [(REPLY, other)[noted]]
+    asked = [p for p in engine.prompts if p.adapter != "policy"]
+    assert [(p.adapter, p.temperature) for p in asked] == [(m, 0.0) for m in members] + [
+        (m, 1.0) for m in members for _ in range(2)
+    ]
+    assert len({p.seed for p in asked if p.temperature}) == 6, "no two draws are the same"
+    assert predict_replies(engine, bank, [asked[0].tokens], coupling) == [(REPLY, other)[noted]]
 
 
-def test_several_world_models_are_silent_where_they_disagree(scripted, bank, attempt):
-    fields = iter(["email address", "full name", "billing ZIP code"] * 5)
+@pytest.mark.parametrize("votes", [1, 5])
+def test_one_world_model_votes_with_itself_if_it_may(scripted, bank, attempt, votes):
+    """Its greedy reply is outvoted by what it samples; of a single vote it is the one."""
+    other = REPLY.replace("account number", "email address")
+
+    def answer(text: str, prompt) -> str:
+        if prompt.adapter == "world_model":
+            return other if prompt.temperature else REPLY
+        return playing(SEARCH, FORM, CALL, "")(text, prompt)
+
+    coupling = Imagine(WorldModelConfig(votes=votes), bank)
+    (row,), engine = scripted(coupling, answer, [attempt("bill")])
+    assert notes_of(row, bank) == [f"world model: {REPLY if votes == 1 else other}"]
+    assert sum(p.adapter == "world_model" for p in engine.prompts) == votes
+
+
+@pytest.mark.parametrize(("fields", "noted"), [(["email address", "full name"], False), (["email address"], True)])
+def test_several_world_models_are_silent_where_they_disagree(scripted, bank, attempt, fields, noted):
+    """Three times five replies: of the fourteen others half have to mean the same."""
+    said = itertools.cycle(["account number", *fields])
     coupling = Imagine(WorldModelConfig(members=3, unsure_below=0.5), bank)
 
     def answer(text: str, prompt) -> str:
         if prompt.adapter != "policy":
-            return REPLY.replace("account number", next(fields))
+            return REPLY.replace("account number", next(said))
         return playing(SEARCH, FORM, CALL, "")(text, prompt)
 
-    (row,), _ = scripted(coupling, answer, [attempt("bill")])
-    assert notes_of(row, bank) == []
+    (row,), engine = scripted(coupling, answer, [attempt("bill")])
+    assert notes_of(row, bank) == ([f"world model: {REPLY}"] if noted else [])
+    assert sum(p.adapter != "policy" for p in engine.prompts) == 3 * (1 + SAMPLES)
 
 
 @pytest.mark.parametrize(("agreeing", "noted"), [(4, True), (2, True), (1, False)])

@@ -104,6 +104,7 @@ def no_figure_stays_open():
         ({"policy": {"learning_rate": 0}}, (NOTHING, FROZEN)),
         ({"world_model": {}}, (WORLD_MODEL, TRAINED)),
         ({"world_model": {"members": 3}}, ("imagine_ensemble", TRAINED)),
+        ({"world_model": {"votes": 3}}, ("imagine_voting", TRAINED)),
         ({"world_model": {"unsure_below": 0.5}}, ("imagine_silent", TRAINED)),
         ({"world_model": {"shuffle": True}}, (PLACEBO, TRAINED)),
         ({"world_model": {"coupling": "memory", "recall": "nearest"}}, ("nearest", TRAINED)),

@@ -151,6 +151,23 @@ def test_who_teaches_or_writes_has_a_cache_of_its_own(toy_path):
     assert caches(**{"world_model.coupling": "memory"}) == 2 * alone
 
 
+def test_every_world_model_has_a_cache_and_one_grows_at_a_time(toy_path):
+    one, three = (
+        {
+            i.name: i.bytes
+            for i in torch_engine_items(
+                shape_of(str(toy_path)), load_config("configs/laptop.yaml", **{"world_model.members": members})
+            )
+        }
+        for members in (1, 3)
+    )
+    policy = torch_engine_items(shape_of(str(toy_path)), load_config("configs/laptop.yaml", world_model=None))
+    policy = next(i.bytes for i in policy if i.name == "engine: KV caches")
+    cache, grows = "engine: KV caches", "engine: a cache that grows"
+    assert three[cache] - policy == pytest.approx(3 * (one[cache] - policy)) and one[cache] > policy > 0
+    assert three[grows] == one[grows]
+
+
 def tensors_of(decoder) -> list[torch.Tensor]:
     maps = [m for layer in decoder.layers for m in (layer.qkv, layer.attended, layer.gate_up, layer.down)]
     return [decoder.embedding, decoder.head.weight, *(m.weight for m in maps)]

@@ -461,6 +461,12 @@ def test_a_run_without_a_world_model_says_so(make_config, toy_adapters, tmp_path
         inspect(folder)
 
 
+def test_a_memory_is_no_world_model(make_config, toy_adapters, tmp_path):
+    folder = run_of(make_config(**{"world_model.coupling": "memory"}), toy_adapters[POLICY].parent, tmp_path)
+    with pytest.raises(RunError, match="has no world model; inspect another run"):
+        inspect(folder)
+
+
 def test_a_run_without_adapters_says_so(make_config, tmp_path):
     RunFolder(tmp_path).begin(make_config())
     with pytest.raises(RunError, match="holds no adapters; train there first"):

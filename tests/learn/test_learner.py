@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 import random
@@ -679,8 +680,8 @@ def test_the_running_average_waits_where_the_world_model_does(make_learner, samp
 def test_members_of_an_ensemble_hear_the_same_in_a_step_and_replay_apart(make_learner, samples, examples):
     """Both begin elsewhere. A joint update moves both and the policy, a replay update one; each has its average."""
     learner = make_learner(**ENSEMBLE, **{"policy.max_grad_norm": 1e9})
-    members, before = (WORLD_MODEL, SECOND), {name: weights(learner, name) for name in learner.layout.names}
-    assert learner.layout.listeners == members and not same(before[WORLD_MODEL], before[SECOND])
+    members = (WORLD_MODEL, SECOND)
+    assert learner.layout.listeners == members and not same(weights(learner, WORLD_MODEL), weights(learner, SECOND))
     seen, metrics = gradients_of(learner, lambda: learner.update(samples, examples, 1.0, seed=0))
     replies = [e.prompt + e.reply for e in examples], [range(len(e.prompt), len(e.prompt + e.reply)) for e in examples]
     for name in members:
@@ -688,11 +689,16 @@ def test_members_of_an_ensemble_hear_the_same_in_a_step_and_replay_apart(make_le
         truth = -learner.lam * plain_logprobs(model, *replies).mean()
         assert close(seen[name], slopes(truth, model, name))
     assert {f"{name}/grad_norm" for name in learner.layout.names} <= set(metrics)
+    assert metrics["world_model/loss"] == pytest.approx(
+        -plain_logprobs(plain(learner, WORLD_MODEL), *replies).mean().item()
+    )
     for moved, still in (members, members[::-1]):
+        learner.update(samples, examples, 1.0, seed=1)
+        before, averages = {name: weights(learner, name) for name in members}, dict(copy.deepcopy(learner.averages))
         learner.replay(examples[:2], 1.0, seed=1, adapter=moved)
-        assert same(weights(learner, still), before[still]) != same(weights(learner, moved), before[moved])
-        assert moved in learner.averages
-        before = {name: weights(learner, name) for name in learner.layout.names}
+        assert same(weights(learner, still), before[still]) and not same(weights(learner, moved), before[moved])
+        assert same(learner.averages[still], averages[still]) and not same(learner.averages[moved], averages[moved])
+    assert learner.updates == 4, "the decay grows with the updates of the first: three joint ones, one of replay"
 
 
 def test_an_ensemble_is_published_and_goes_on_from_a_checkpoint(make_learner, samples, examples, tmp_path):

@@ -531,6 +531,8 @@ def test_serve_command_fits_the_run(make_config):
         make_config(**settings, **{"world_model.coupling": "imagine", "world_model.members": 3}), "127.0.0.1", 8011
     )[0]
     assert several[several.index("--max-loras") + 1] == "8"  # policy and three world models, of two versions
+    taught = serve_command(make_config(**settings, feedback={"teacher": "average", "start": 2}), "127.0.0.1", 8011)[0]
+    assert taught[taught.index("--max-loras") + 1] == "6"
     stacked = serve_command(make_config(**settings, **{"world_model.coupling": "stacked"}), "127.0.0.1", 8011)[0]
     assert dict(itertools.pairwise(stacked))["--max-lora-rank"] == "32"  # of both adapters in one
     with pytest.raises(ConfigError, match=r"LoRA ranks up to 512, these adapters have 600; lower model\.rank"):

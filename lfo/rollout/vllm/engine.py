@@ -22,6 +22,7 @@ from lfo.config import ConfigError, RunConfig
 from lfo.rollout.engine import Completion, Prompt
 from lfo.rollout.vllm.tickets import Answers, TicketEngine, version_name
 from lfo.text.base import require_base
+from lfo.types import AVERAGE
 
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # the LoRA ranks that vLLM reserves memory for
 CPU_CACHE = 2**30  # bytes of KV cache where there is no GPU
@@ -84,8 +85,9 @@ def engine_environment() -> dict[str, str]:
 
 
 def resident(config: RunConfig) -> int:
-    """How many adapters one batch may mix: the policy and its world models."""
-    return 1 + (config.world_model.members if config.world_model else 1)
+    """How many adapters one batch may mix: the policy, its running average where that teaches, and world models."""
+    averages = bool(config.feedback) and config.feedback.teacher == AVERAGE
+    return 1 + averages + (config.world_model.members if config.world_model else 1)
 
 
 class VllmEngine(TicketEngine):
