@@ -129,7 +129,8 @@ TABLES = {
     "05_schedule": "### Schedules\n\nAs above: who learns when, where `reference` has both learn in every step:",
     "05_rank": "### Rank\n\nAs above: the rank of both adapters, where `reference` has 64:",
     "05_world_model": "### What would make the world model know more\n\n"
-    "320 tasks, the policy frozen, in tuning worlds, at known companies; `rule accuracy`: what is known at the end:",
+    "320 tasks, the policy frozen, in tuning worlds, at known companies: what is known at the end, and how much more\n"
+    "that is than what `reference` knows in the same worlds:",
     "05_costs": "### What the controls cost\n\nMultiples are medians of the ratios to `reference` with the same seed:",
     "05_verdicts": "### Claims about lambda and other choices\n\n"
     "World 0, where everything was developed: what is decided is decided for it alone, and for 80 tasks:",

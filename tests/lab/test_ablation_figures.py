@@ -10,7 +10,7 @@ import matplotlib.pyplot as plt
 import pytest
 
 from lfo.config import RunConfig, as_dict, build
-from lfo.lab.ablation_figures import dose_response, scores, section_figure, section_table
+from lfo.lab.ablation_figures import dose_response, knowing_table, scores, section_figure, section_table
 from lfo.lab.hierarchy import Study, area, lead, read_curves
 
 # arm -> (coupling, lambda), and by seed the success on validation at 0, 40 and 80 tasks; on test it is half of that.
@@ -48,6 +48,30 @@ def runs(tmp_path) -> dict[str, list[Path]]:
 def no_figure_stays_open():
     yield
     plt.close("all")
+
+
+def test_what_is_known_is_compared_in_the_same_worlds(tmp_path):
+    """One arm lacks the third world, in which the reference knows little: its lead is that in the other two."""
+    shares = {"reference": (0.4, 0.5, 0.1), "other": (0.5, 0.7)}
+    runs = {arm: [tmp_path / f"{arm}{world}" for world in range(len(values))] for arm, values in shares.items()}
+    for arm, values in shares.items():
+        for world, share in enumerate(values):
+            folder = tmp_path / f"{arm}{world}"
+            folder.mkdir()
+            (folder / "config.json").write_text(json.dumps(as_dict(build(RunConfig, {"env": {"world_seed": world}}))))
+            where = {"tasks": 320, "split": "validation"}
+            rows = [
+                {"kind": "rules", "rule_accuracy": share, **where},
+                {"kind": "rules", "rule_accuracy": 0.0, **where},
+            ]
+            rows[1]["split"] = "test"
+            rows.append({"kind": "outcomes", "successes": "1" * 10 + "0" * 90, **where})
+            (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    table = knowing_table(runs).set_index("arm")
+    assert table.loc["reference", ["known", "success", "runs"]].tolist() == [0.4, 0.1, 3]
+    assert math.isnan(table.loc["reference", "minus reference"])
+    found = table.loc["other", ["known", "minus reference", "low", "high", "runs"]].tolist()
+    assert found == pytest.approx([0.6, 0.15, 0.1, 0.2, 2])
 
 
 def test_areas_by_hand(runs):

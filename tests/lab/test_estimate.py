@@ -76,6 +76,8 @@ def test_what_feedback_corrected_is_replayed_as_well(config, timed):
 def test_worlds_and_objectives_are_kinds_of_their_own():
     ppo, shell = load_config(ROOT / "configs" / "ppo.yaml"), load_config(ROOT / "configs" / "shell_ppo.yaml")
     told = load_config(ROOT / "configs" / "shell.yaml")
+    voting = [varied(told, **votes) for votes in ({"members": 3, "votes": 2}, {"votes": 9})]
+    assert [kind(c) for c in voting] == ["imagine, 3 x 2, shell", "imagine, 1 x 9, shell"], "replies cost as well"
     assert [kind(c) for c in (ppo, shell, told)] == ["baseline, ppo", "baseline, ppo, shell", "imagine, shell"]
 
 
