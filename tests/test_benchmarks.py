@@ -51,6 +51,19 @@ def test_every_contender_of_the_world_model_is_a_run(module, monkeypatch):
     assert {config.coupling for config in arms.values()} == {"none", "echo", "shared", "imagine"}
 
 
+def test_ranks_differ_in_that_alone_and_are_held_against_64(module, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    common, ranks = module("common"), module("ranks")
+    size = common.Size(2, 2, False)
+    configs = {name: size.settings(**arm) for name, arm in ranks.ARMS.items()}
+    assert [c.model.rank for c in configs.values()] == [64, 4, 16, 256, 64]
+    memory = {name: ranks.planned(config) for name, config in configs.items()}
+    assert memory["rank 4"] < memory["rank 64"] < memory["rank 256"] < memory["rank 64, 3 members with 3 votes"]
+    costs = {name: [10.0, 20.0] for name in configs} | {"rank 256": [20.0, 60.0]}
+    found = {row["subject"]: row["ratio"] for row in ranks.rows(size, costs, memory)}
+    assert len(found) == 8 and found["rank 256"] == 2.5 and found["rank 4, memory"] < 1
+
+
 def test_the_table_holds_rows_of_scripts_that_exist(module):
     table = pd.read_csv(FOLDER / "results.csv")
     assert list(table.columns) == module("common").COLUMNS

@@ -55,18 +55,19 @@ def section_table(runs: Runs, reference: str = "reference") -> pd.DataFrame:
 
 def knowing_table(runs: Runs, split: str = "validation", reference: str = "reference") -> pd.DataFrame:
     """Arm by arm what is known at the end of the ways of a split's tasks, and how much more that is than what is known
-    by `reference` in the same worlds, 95%; success beside it. Medians over the runs.
+    by `reference` in the same worlds, and in how many of these it is more; success beside it. Medians over the runs.
     """
     knows, succeeds, rows = Study(known(runs, split)), Study(read_curves(runs, split)), []
     for arm in knows.arms:
         at_end = [study.find(MEASURES["success"], middle(arm), [arm]) for study in (knows, succeeds)]
         row = {"arm": arm, "known": at_end[0].value, "success": at_end[1].value, "runs": at_end[0].runs}
-        rows.append(row | (_lead(knows, arm, reference, "success") if arm != reference else {}))
-    return pd.DataFrame(rows, columns=["arm", "known", f"minus {reference}", "low", "high", "success", "runs"])
+        ahead = knows.find(MEASURES["success"], lead(arm, reference), [arm, reference])
+        rows.append(row | {f"minus {reference}": ahead.value, "worlds ahead": sum(part > 0 for part in ahead.parts)})
+    return pd.DataFrame(rows, columns=["arm", "known", f"minus {reference}", "worlds ahead", "success", "runs"])
 
 
-def _lead(study: Study, arm: str, reference: str, measure: str = "area") -> dict[str, float]:
-    found: Finding = study.find(MEASURES[measure], lead(arm, reference), [arm, reference])
+def _lead(study: Study, arm: str, reference: str) -> dict[str, float]:
+    found: Finding = study.find(MEASURES["area"], lead(arm, reference), [arm, reference])
     return {f"minus {reference}": found.value, "low": found.low, "high": found.high}
 
 
