@@ -34,7 +34,7 @@ ARMS = {
 
 
 def main(arguments=None) -> None:
-    size = common.size(__doc__, arguments)
+    size = common.size(__doc__, arguments, rounds=4)
     configs = {name: size.settings(**settings) for name, settings in ARMS.items()}
     with tempfile.TemporaryDirectory() as folder:
         runs = {name: Run(config, Path(folder) / name) for name, config in configs.items()}
