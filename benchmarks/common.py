@@ -16,6 +16,7 @@ import json
 import os
 import platform
 import sys
+import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -192,6 +193,22 @@ def in_turn(contenders: Mapping[str, Callable[[int], float]], count: int) -> dic
             if number:
                 costs[name].append(cost)
     return costs
+
+
+def steps(runs: Mapping[Hashable, Run], rounds: int) -> dict[Hashable, list[float]]:
+    """Seconds of a step of each run, in turn; what a step did goes to standard error."""
+    for run in runs.values():
+        run.publish()
+
+    def seconds(run: Run) -> float:
+        start = time.perf_counter()
+        metrics = run.advance()
+        taken = time.perf_counter() - start
+        done = f"{metrics['sampled_tokens']} tokens sampled, {metrics['trained_tokens']} trained on"
+        print(f"  {done}, {metrics['seconds']}", file=sys.stderr)
+        return taken
+
+    return in_turn({name: lambda _, run=run: seconds(run) for name, run in runs.items()}, rounds)
 
 
 def ratios(numerator: Sequence[float], denominator: Sequence[float]) -> list[float]:

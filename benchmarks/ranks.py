@@ -12,9 +12,7 @@ most of it is not the adapters'.
 
 from __future__ import annotations
 
-import sys
 import tempfile
-import time
 from pathlib import Path
 
 import common
@@ -38,15 +36,7 @@ def main(arguments=None) -> None:
     configs = {name: size.settings(**settings) for name, settings in ARMS.items()}
     with tempfile.TemporaryDirectory() as folder:
         runs = {name: Run(config, Path(folder) / name) for name, config in configs.items()}
-        for run in runs.values():
-            run.publish()
-
-        def seconds(run: Run) -> float:
-            start = time.perf_counter()
-            print(f"  {run.advance()['seconds']}", file=sys.stderr)
-            return time.perf_counter() - start
-
-        costs = common.in_turn({name: lambda _, run=run: seconds(run) for name, run in runs.items()}, size.rounds)
+        costs = common.steps(runs, size.rounds)
     common.record(rows(size, costs, {name: planned(config) for name, config in configs.items()}))
 
 

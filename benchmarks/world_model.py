@@ -16,9 +16,7 @@ alone.
 
 from __future__ import annotations
 
-import sys
 import tempfile
-import time
 from pathlib import Path
 
 import common
@@ -49,17 +47,7 @@ def main(arguments=None) -> None:
             for groups, kind in GROUPS.items()
             for arm, overrides in ARMS.items()
         }
-        for run in runs.values():
-            run.publish()
-
-        def seconds(run: Run) -> float:
-            start = time.perf_counter()
-            metrics = run.advance()
-            done = f"{metrics['sampled_tokens']} tokens sampled, {metrics['trained_tokens']} trained on"
-            print(f"  {done}, {metrics['seconds']}", file=sys.stderr)
-            return time.perf_counter() - start
-
-        costs = common.in_turn({name: lambda _, run=run: seconds(run) for name, run in runs.items()}, size.rounds)
+        costs = common.steps(runs, size.rounds)
     common.record(rows(size, costs))
 
 

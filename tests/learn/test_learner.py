@@ -694,7 +694,7 @@ def test_members_of_an_ensemble_hear_the_same_in_a_step_and_replay_apart(make_le
     )
     for moved, still in (members, members[::-1]):
         learner.update(samples, examples, 1.0, seed=1)
-        before, averages = {name: weights(learner, name) for name in members}, dict(copy.deepcopy(learner.averages))
+        before, averages = {name: weights(learner, name) for name in members}, copy.deepcopy(learner.averages)
         learner.replay(examples[:2], 1.0, seed=1, adapter=moved)
         assert same(weights(learner, still), before[still]) and not same(weights(learner, moved), before[moved])
         assert same(learner.averages[still], averages[still]) and not same(learner.averages[moved], averages[moved])
