@@ -49,7 +49,7 @@ SETTINGS = (
     "ATEN_CPU_CAPABILITY",
 )
 BF16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}  # as Linux names the instructions on x86 and Arm
-ALONE = Plain(AdapterLayout((POLICY,), None))  # a policy without a world model
+ALONE = Plain(AdapterLayout((POLICY,), ()))  # a policy without a world model
 NO_WORLD_MODEL = {"world_model": None}
 
 

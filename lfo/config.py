@@ -39,6 +39,7 @@ Positive = Annotated[int, Field(strict=True, ge=1)]
 Level = Annotated[int, Field(ge=1, le=5)]
 # YAML reads 1e-3, without a dot, as text: pydantic makes a number of it.
 Weight = Annotated[float, BeforeValidator(_no_bool), Field(ge=0, allow_inf_nan=False)]
+Above0 = Annotated[float, BeforeValidator(_no_bool), Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, BeforeValidator(_no_bool), Field(ge=0, le=1)]
 Splits = tuple[Literal["train", "validation", "test"], ...]
 
@@ -94,7 +95,7 @@ class PolicyConfig:
     groups_per_update: Positive = 2  # groups in one optimizer step; PPO deals out as many rollouts, shuffled
     epochs: Positive = 1  # passes over a step's groups; the world model joins in the first
     tis_cap: Weight = 0.0  # cap of the truncated importance weight learner / sampler (2 is usual); 0: no such weight
-    max_grad_norm: Weight = 1.0  # of each adapter by itself
+    max_grad_norm: Above0 = 1.0  # of each adapter by itself
     entropy: Weight = 0.0  # weight of the entropy bonus (PPO): of the sampling distribution, nats per action token
     kl: Weight = 0.0  # weight of the KL divergence from the frozen base (GRPO), nats per action token; DAPO has none
     # weight of the cross-entropy on as many earlier successes as a group has rollouts, in each update (self-imitation)
@@ -291,8 +292,12 @@ class RunConfig:
             raise ConfigError("feedback is for DAPO, which compares rollouts of a group: leave ppo out, or feedback.")
         if w and w.coupling == "cloning" and (w.anonymise or w.shuffle or self.model.dialect != "tags"):
             raise ConfigError("coupling 'cloning' clones actions: no anonymise, no shuffle, and the dialect 'tags'.")
-        if w and w.coupling == "cloning" and self.policy.extras:
-            raise ConfigError(f"coupling 'cloning' learns nothing from rewards: set {self.policy.extras} to 0.")
+        if (
+            w
+            and w.coupling == "cloning"
+            and (extras := self.policy.extras or "world_model.curiosity" * (w.curiosity > 0))
+        ):
+            raise ConfigError(f"coupling 'cloning' learns nothing from rewards: set {extras} to 0.")
         if w and w.coupling == "echo" and self.policy.epochs > 1:
             raise ConfigError("coupling 'echo' learns replies in the policy's own pass: set policy.epochs to 1.")
         if w and w.coupling == "echo" and (self.rollout.temperature != 1 or self.model.dialect != "tags"):
@@ -409,6 +414,8 @@ def load_config(path: str | Path, **overrides) -> RunConfig:
     if odd := [key for key in data if not isinstance(key, str)]:
         raise ConfigError(f"{odd[0]!r} is no name of a setting.")
     settings = flat(data)
+    if path.name == "config.json":  # of a run, perhaps of an earlier version
+        settings = up_to_date(settings, strict=False)
     for name, value in overrides.items():
         settings = _overridden(settings, RENAMED.get(name, name), value, path)
     return build(RunConfig, nested(up_to_date(settings)))

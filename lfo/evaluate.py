@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from lfo import distributed
 from lfo.config import RolloutConfig, RunConfig, derive_seed
 from lfo.couplings import alone
-from lfo.couplings.imagine import ballot, elected
+from lfo.couplings.imagine import ballot
+from lfo.couplings.memory import usual
 from lfo.proportions import wilson
 from lfo.protocols import Coupling, Engine, Question
 from lfo.rollout.engine import complete
@@ -89,11 +90,11 @@ def means(rows: Sequence[dict[str, float]]) -> dict[str, float]:
 
 def predict_replies(engine: Engine, codec: Codec, questions: Sequence[Sequence[int]], coupling: Coupling) -> list[str]:
     """What its world models answer to questions (token ids), as text: where several replies vote, what most mean."""
-    mine, meaning = distributed.share(len(questions)), codec.env.knowledge.meaning
+    mine = distributed.share(len(questions))
     asked = [ballot(questions[i], coupling.layout.listeners, codec.reply_end_id, coupling.votes) for i in mine]
     said = iter(complete(engine, [prompt for prompts in asked for prompt in prompts]))
     texts = [[codec.reply_text(next(said).tokens) for _ in prompts] for prompts in asked]
-    return distributed.join(mine, [replies[elected([*map(meaning, replies)])] for replies in texts])
+    return distributed.join(mine, [usual(replies, codec.env.knowledge) for replies in texts])
 
 
 def inspect_replies(engine: Engine, codec: Codec, examples: Sequence[Example], coupling: Coupling) -> list[dict]:

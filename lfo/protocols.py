@@ -200,18 +200,17 @@ class AdapterLayout:
 
     names: "policy", "world_model" where it has an adapter of its own, further members of an ensemble of those
     ("world_model_2", ...), and `AVERAGE` where that of the policy teaches.
-    listener: the one that learns replies, of an ensemble the first; None: there is no world model.
+    listeners: those that learn replies; (): there is no world model. listener: the first of them, or None.
     stacked: the policy acts through both adapters added.
     """
 
     names: tuple[str, ...]
-    listener: str | None
+    listeners: tuple[str, ...]
     stacked: bool = False
 
     @property
-    def listeners(self) -> tuple[str, ...]:
-        """All adapters that learn replies."""
-        return tuple(n for n in self.names if self.listener and f"{n}_".startswith(f"{self.listener}_"))
+    def listener(self) -> str | None:
+        return self.listeners[0] if self.listeners else None
 
 
 class Objective(Protocol):

@@ -27,7 +27,7 @@ from pathlib import Path
 from lfo.config import ConfigError, RunConfig, as_dict, read_config, revived
 from lfo.types import Example, RecordError, read_jsonl, write_jsonl
 
-REPORTED_PACKAGES = ("torch", "transformers", "peft", "numpy")
+REPORTED_PACKAGES = ("lfo", "torch", "transformers", "peft", "numpy")
 
 
 class CheckpointError(ValueError):
@@ -52,10 +52,15 @@ class RunFolder:
     # --- what it is ---------------------------------------------------------------------------
 
     def begin(self, config: RunConfig, **facts) -> None:
-        """Write config and provenance; `facts` are added to the latter."""
+        """Write config and provenance; `facts` are added to the latter, and of a run that goes on what was different
+        before (`earlier`)."""
+        now = provenance(config) | facts
+        then = self.provenance if self.checkpoints and (self.path / "provenance.json").exists() else {}
+        other = {k: then[k] for k in now if k != "config" and then.get(k, now[k]) != now[k]}
+        now["earlier"] = then.get("earlier", []) + [other] * bool(other)
         self.path.mkdir(parents=True, exist_ok=True)
         _write(self.path / "config.json", json.dumps(as_dict(config), indent=2) + "\n")
-        _write(self.path / "provenance.json", json.dumps(provenance(config) | facts, indent=2) + "\n")
+        _write(self.path / "provenance.json", json.dumps(now, indent=2) + "\n")
 
     @property
     def config(self) -> RunConfig:
@@ -155,7 +160,7 @@ class RunFolder:
     def is_of(self, config: RunConfig) -> bool:
         """Whether what lies here is a run of this config, but for the settings of `_anywhere`."""
         try:
-            return _anywhere(as_dict(self.config)) == _anywhere(as_dict(config))
+            return not differences(_anywhere(self.config), _anywhere(config))
         except (ConfigError, RunError):  # no run lies here, or one of an older kind
             return False
 
@@ -182,30 +187,29 @@ class RunFolder:
         A checkpoint that cannot be read is named on standard error, and the one before it is taken.
 
         Raises:
-            CheckpointError: the folder belongs to a run with another config, or no checkpoint can be read.
+            CheckpointError: the folder belongs to a run with another config, whose metrics would be lost, or no
+                checkpoint can be read.
         """
         for path in reversed(self.checkpoints):
             state = _read_checkpoint(path)
             if state is None:
                 print(f"{path} cannot be read, it is damaged or of another version: passed over.", file=sys.stderr)
                 continue
-            self.require_same(path, config, as_dict(revived(json.loads(state["config"]))))
+            self.require_same(path, config, revived(json.loads(state["config"])))
             return state, self._examples(state["examples"])
         if self.checkpoints:
             raise CheckpointError(f"no checkpoint of {self.path} can be read; start again in a new run folder.")
+        if self.count_metrics():
+            self.require_same(self.path / "metrics.jsonl", config)
         return None
 
-    def require_same(self, path: Path, config: RunConfig, theirs: dict | None = None) -> None:
-        """Refuse to go on with another config than a checkpoint's; where servers run may change.
+    def require_same(self, path: Path, config: RunConfig, theirs: RunConfig | None = None) -> None:
+        """Refuse to go on with another config than a checkpoint's, but for the settings of `_anywhere`.
 
         Raises:
-            CheckpointError: the checkpoint at `path` is of another config, `theirs` or by default the folder's.
+            CheckpointError: the file at `path` is of another config, `theirs` or by default the folder's.
         """
-        mine, theirs = _anywhere(as_dict(config)), _anywhere(theirs or as_dict(self.config))
-        for data in (mine, theirs):
-            if data["rollout"]["engine"] not in ("torch", "vllm"):
-                data["rollout"]["engine"] = "servers"  # where they run may change
-        if differing := differences(mine, theirs):
+        if differing := differences(_anywhere(config), _anywhere(theirs or self.config)):
             raise CheckpointError(
                 f"{path} was written with another config ({', '.join(differing)} differ);"
                 " resume with the old config or choose a new run folder."
@@ -242,9 +246,13 @@ def _read_checkpoint(path: Path) -> dict | None:
         return None
 
 
-def _anywhere(data: dict) -> dict:
-    """Another layout, another place for the episodes, or somebody else who is told, is the same run."""
-    return data | {"distributed": {}, "env": data["env"] | {"server": ""}, "tracker": None}
+def _anywhere(config: RunConfig) -> dict:
+    """Another layout, another place for the episodes or for servers, or somebody else who is told, is the same run."""
+    data = as_dict(config)
+    engine = data["rollout"]["engine"]
+    engine = engine if engine in ("torch", "vllm") else "servers"
+    away = {"env": data["env"] | {"server": ""}, "rollout": data["rollout"] | {"engine": engine}}
+    return data | away | {"distributed": {}, "tracker": None}
 
 
 def differences(mine: dict, theirs: dict, prefix: str = "") -> list[str]:
@@ -276,11 +284,14 @@ def provenance(config: RunConfig | None = None) -> dict:
 
 
 def _commit() -> str:
+    """Of the repository that this file is of."""
+    here = ["git", "-C", str(Path(__file__).parent)]
     try:
-        told = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
-    except OSError:  # no git, as in a container
+        subprocess.run([*here, "ls-files", "--error-unmatch", Path(__file__).name], capture_output=True, check=True)
+        told = subprocess.run([*here, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):  # no git, as in a container, or installed
         return "unknown"
-    return told.stdout.strip() or "unknown"
+    return told.stdout.strip()
 
 
 def _write(path: Path, text: str) -> None:

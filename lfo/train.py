@@ -109,7 +109,8 @@ class Run:
         if self.done and self.evaluated_at == self.tasks_seen and any(self.folder.path.glob("adapters/v*")):
             return False
         if distributed.first():
-            self.folder.begin(self.config, processes=distributed.size(), bf16=self.bf16)
+            facts = {"processes": distributed.size(), "device": str(self.learner.device), "bf16": self.bf16}
+            self.folder.begin(self.config, **facts)
         self.version -= bool(self.version)  # publish again under the version that the checkpoint names
         self.publish()
         if distributed.first():
@@ -145,7 +146,7 @@ class Run:
             self.corrected.add(self.coupling.corrected(rows))
             learned = self._learn(kept + self._kept(dreamt), rows, examples, factor)
         if self.config.policy.imitate:
-            self.successes.add(rows)  # for the steps to come
+            self.successes.add([row for row in rows if not row.guided])  # for the steps to come; its own
         self.learner.follow()
         with self._timed("publish"):
             self.publish()

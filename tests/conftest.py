@@ -230,7 +230,7 @@ def _learner(config: RunConfig, pad_id: int):
     from lfo.learn.learner import Learner
     from lfo.learn.objectives import Dapo
 
-    layout = AdapterLayout(("policy", "world_model"), "world_model")
+    layout = AdapterLayout(("policy", "world_model"), ("world_model",))
     return Learner(config, layout, Dapo(config), pad_id)
 
 

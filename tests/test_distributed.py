@@ -37,13 +37,13 @@ from lfo.types import POLICY, WORLD_MODEL, Encoded, Role, Sample
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIG = {"model.targets": "attention", "policy.max_grad_norm": 0.1, "policy.tis_cap": 2.0, "weight_decay": 0.1}
-BOTH = AdapterLayout((POLICY, WORLD_MODEL), WORLD_MODEL)
+BOTH = AdapterLayout((POLICY, WORLD_MODEL), (WORLD_MODEL,))
 LAYOUTS = {
     "none": BOTH,
     "imagine": BOTH,
     "stacked": dataclasses.replace(BOTH, stacked=True),
-    "echo": AdapterLayout((POLICY,), POLICY),
-    "ensemble": AdapterLayout((*BOTH.names, f"{WORLD_MODEL}_2"), WORLD_MODEL),
+    "echo": AdapterLayout((POLICY,), (POLICY,)),
+    "ensemble": AdapterLayout((*BOTH.names, f"{WORLD_MODEL}_2"), (WORLD_MODEL, f"{WORLD_MODEL}_2")),
 }
 ENSEMBLE = {"coupling": "imagine", "members": 2}
 ADVANTAGES = [1.0, -0.5, 2.0, -1.0, 0.7]

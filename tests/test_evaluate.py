@@ -330,7 +330,7 @@ def test_what_a_policy_can_do_without_its_notes_is_shown(codec, coupling, rate, 
     """Where it is trained and notes were read: else the same episodes would be played twice, or say nothing new."""
     config = config_of(WorldModelConfig(coupling=coupling), eval_tasks=1, eval_episodes=1)
     config = dataclasses.replace(config, feedback=feedback, policy=PolicyConfig(learning_rate=rate))
-    inner = Truth(codec) if coupling == "truth" else Plain(AdapterLayout(("policy",), None))
+    inner = Truth(codec) if coupling == "truth" else Plain(AdapterLayout(("policy",), ()))
     around = Guided(config, codec, inner) if feedback else inner
     rows = evaluation_rows(Scripted(codec, calling), codec, around, config)
     assert sum(row["kind"] == "unaided" and row["level"] == 0 for row in rows) == expected
@@ -354,14 +354,14 @@ def test_outcomes_are_told_task_by_task(base_path):
     codec = Codec(load_tokenizer(base_path), Counting())
     config = RunConfig(eval_splits=("test",), eval_tasks=3, eval_episodes=2)
     answer = 'count<|args|>{"number": "2"}'
-    rows = evaluation_rows(Scripted(codec, lambda t, p: answer), codec, Plain(AdapterLayout(("policy",), None)), config)
+    rows = evaluation_rows(Scripted(codec, lambda t, p: answer), codec, Plain(AdapterLayout(("policy",), ())), config)
     assert [row["successes"] for row in rows if row["kind"] == "outcomes"] == ["001100"]
 
 
 def test_without_a_world_model_nothing_is_asked_of_one(codec):
     config = config_of(None, eval_tasks=1, eval_episodes=1)
     engine = Scripted(codec, searching)
-    rows = evaluation_rows(engine, codec, Plain(AdapterLayout(("policy",), None)), config)
+    rows = evaluation_rows(engine, codec, Plain(AdapterLayout(("policy",), ())), config)
     assert [r["kind"] for r in rows] == ["success", "success", "outcomes", "behaviour"]
     assert {p.adapter for p in engine.prompts} == {"policy"}
 
@@ -369,7 +369,7 @@ def test_without_a_world_model_nothing_is_asked_of_one(codec):
 def test_whoever_listens_is_examined_be_it_the_policy(codec):
     config = config_of(WorldModelConfig(coupling="shared"), eval_tasks=1, eval_episodes=1)
     engine = Scripted(codec, searching)
-    rows = evaluation_rows(engine, codec, Plain(AdapterLayout(("policy",), "policy")), config)
+    rows = evaluation_rows(engine, codec, Plain(AdapterLayout(("policy",), ("policy",))), config)
     assert [r["kind"] for r in rows][-1] == "rules"
     assert {p.adapter for p in engine.prompts} == {"policy"}
 
@@ -379,7 +379,7 @@ def test_splits_are_evaluated_in_their_order_with_their_own_tasks(base_path):
     codec = Codec(load_tokenizer(base_path), Counting())
     config = RunConfig(eval_splits=("validation", "test"), eval_tasks=2, eval_episodes=1)
     answer = 'count<|args|>{"number": "2"}'
-    rows = evaluation_rows(Scripted(codec, lambda t, p: answer), codec, Plain(AdapterLayout(("policy",), None)), config)
+    rows = evaluation_rows(Scripted(codec, lambda t, p: answer), codec, Plain(AdapterLayout(("policy",), ())), config)
     success = [(r["split"], r["level"], r["success"]) for r in rows if r["kind"] == "success"]
     levels = [(0, 0.5), (1, 0.0), (2, 1.0)]
     assert success == [(split, *level) for split in ("validation", "test") for level in levels]

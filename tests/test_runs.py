@@ -219,6 +219,29 @@ def test_where_all_checkpoints_are_damaged_nothing_is_begun_anew(run, capsys):
     assert capsys.readouterr().err.count("passed over") == 2
 
 
+def test_metrics_without_a_checkpoint_are_not_written_over_by_another_config(run):
+    """As a clone has them; the same config is trained again."""
+    run.begin(CONFIG)
+    assert run.load(dataclasses.replace(CONFIG, seed=4)) is None, "nothing was measured yet"
+    run.log([{"kind": "step"}])
+    with pytest.raises(CheckpointError, match=r"metrics\.jsonl was written with another config \(seed differ\)"):
+        run.load(dataclasses.replace(CONFIG, seed=4))
+    assert run.load(CONFIG) is None and run.count_metrics() == 1
+
+
+def test_what_changed_while_a_run_waited_is_kept(run, monkeypatch):
+    run.begin(CONFIG)
+    assert run.provenance["earlier"] == [], "of a run that begins anew nothing was earlier"
+    save(run, 1)
+    for commit, machine in (("one", "a"), ("two", "a"), ("two", "a"), ("two", "b")):
+        facts = {"commit": commit, "machine": machine, "config": as_dict(CONFIG)}
+        monkeypatch.setattr("lfo.runs.provenance", lambda config, facts=facts: dict(facts))
+        run.begin(CONFIG)
+    (first, *others), last = run.provenance["earlier"], run.provenance
+    assert others == [{"commit": "one"}, {"machine": "a"}] and {"commit", "machine"} <= set(first)
+    assert (last["commit"], last["machine"]) == ("two", "b")
+
+
 def test_another_config_is_refused_by_the_names_that_differ(run):
     save(run, 1)
     other = dataclasses.replace(CONFIG, seed=4, rollout=RolloutConfig(group_size=4))
@@ -249,6 +272,8 @@ def test_another_layout_and_other_servers_are_the_same_run(run):
     served = [dataclasses.replace(CONFIG, rollout=RolloutConfig(engine=f"http://{host}:1")) for host in "ab"]
     run.save(1, served[0], {}, [])
     assert run.load(dataclasses.replace(served[1], distributed=DistributedConfig(processes=2)))
+    run.begin(served[0])
+    assert run.is_of(served[1]) and not run.is_of(CONFIG), "nor does a sweep start it again"
     with pytest.raises(CheckpointError, match=r"\(rollout\.engine differ\)"):
         run.load(CONFIG)
 

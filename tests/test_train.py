@@ -824,6 +824,18 @@ def test_successes_are_imitated_as_they_were_sampled_from_the_next_step_on(
         assert all(Role.NOTE in s.roles for found in imitated for s in found) and max(map(len, imitated)) <= 5
 
 
+def test_what_a_teacher_played_is_not_imitated(dealt, monkeypatch):
+    """Its feedback stands in the context; what is learned of it is said by `feedback.learn`."""
+    run = dealt([MIXED], **{"policy.imitate": 0.5, "rollout.tasks_per_step": 1, "world_model.updates": 0})
+    rows = run.sample_groups()
+    for row in rows:
+        row.actor = "" if row.success else row.actor
+    monkeypatch.setattr(run, "sample_groups", lambda: rows)
+    run.publish()
+    run.advance()
+    assert any(row.success for row in rows) and run.successes.rollouts == []
+
+
 def test_a_step_without_an_informative_group_imitates_nothing(dealt, monkeypatch):
     """An update of the world model is none of the policy; whoever does not imitate keeps nothing."""
     settings = {"policy.imitate": 0.5, "policy.tis_cap": 2.0, "rollout.tasks_per_step": 1, "world_model.updates": 0}

@@ -55,11 +55,11 @@ def _coupling(config: RunConfig, codec: Codec) -> Coupling:
         return Plain(ALONE)
     layouts = {"none": BOTH, "shared": SHARED, "stacked": STACKED}
     if w.coupling in layouts:
-        return Plain(layouts[w.coupling], codec, w.scouts)
+        return Plain(layouts[w.coupling], w.scouts)
     if w.coupling == "echo":
-        return Echo(SHARED, codec.env.knowledge.learned[w.predict], codec, w.scouts)
+        return Echo(SHARED, codec.env.knowledge.learned[w.predict], w.scouts)
     if w.coupling == "cloning":
-        return Cloning(codec, w.scouts)
+        return Cloning(SHARED, w.scouts)
     if w.coupling == "memory":
         return Memory(w, codec)
     if w.coupling == "truth":

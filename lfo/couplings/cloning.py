@@ -8,9 +8,8 @@ whether knowledge has to be kept apart from the policy at all. Hindsight as a te
 
 from __future__ import annotations
 
-from lfo.couplings.plain import SHARED, Plain
+from lfo.couplings.plain import Plain
 from lfo.rollout.play import Row
-from lfo.text.codec import Codec
 from lfo.types import Example
 
 
@@ -19,11 +18,8 @@ class Cloning(Plain):
 
     rewarded = predicts = False
 
-    def __init__(self, codec: Codec, scouts: int = 0):
-        super().__init__(SHARED, codec, scouts)
-
     def examples(self, row: Row, predict: str) -> list[Example]:
-        episode, codec = row.episode, self.codec
+        episode, codec = row.episode, row.codec
         found = codec.env.knowledge.hindsight(episode.turns)
         if found is None:
             return []

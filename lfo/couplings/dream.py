@@ -29,8 +29,8 @@ class Dream(Plain):
     """
 
     def __init__(self, config: RunConfig, codec: Codec):
-        super().__init__(BOTH, codec, config.world_model.scouts)
-        self.config = config
+        super().__init__(BOTH, config.world_model.scouts)
+        self.config, self.codec = config, codec
         self.tasks = codec.env.tasks("train")
 
     def practice(self, step: int, tasks_seen: int) -> list[Waves]:

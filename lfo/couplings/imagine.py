@@ -12,17 +12,16 @@ world model may also be silent where it is unsure (`world_model.unsure_below`), 
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 
 from lfo.config import WorldModelConfig, derive_seed
-from lfo.couplings.memory import Table
+from lfo.couplings.memory import Table, elected
 from lfo.couplings.noted import Noted
-from lfo.couplings.plain import BOTH, Answer
+from lfo.couplings.plain import Answer
 from lfo.protocols import AdapterLayout, Question
 from lfo.rollout.engine import Prompt
 from lfo.text.codec import Codec
-from lfo.types import WORLD_MODEL, Example
+from lfo.types import POLICY, WORLD_MODEL, Example
 
 REPLY_TOKENS = 112  # at most, in one imagined reply
 SAMPLES = 4  # by which a world model is judged to be sure, at least
@@ -36,21 +35,18 @@ def ballot(asked: Sequence[int], members: Sequence[str], end: int, votes: int) -
     return greedy + [Prompt(list(asked), name, REPLY_TOKENS, end, 1.0, seed) for name, seed in drawn]
 
 
-def elected(meanings: Sequence[Hashable]) -> int:
-    """Which reply counts: the first that means what most do (self-consistency, arXiv 2203.11171)."""
-    return meanings.index(Counter(meanings).most_common(1)[0][0])
-
-
 class Imagine(Noted):
     """A `Coupling` whose notes come from the world model, or from an ensemble (arXiv 1612.01474)."""
 
     source = "world model"
 
     def __init__(self, config: WorldModelConfig, codec: Codec):
-        others = (f"{WORLD_MODEL}_{k}" for k in range(2, config.members + 1))
-        layout = AdapterLayout((*BOTH.names, *others), WORLD_MODEL)
+        members = (WORLD_MODEL, *(f"{WORLD_MODEL}_{k}" for k in range(2, config.members + 1)))
+        layout = AdapterLayout((POLICY, *members), members)
         super().__init__(layout, codec, config.scouts, config.context_distillation)
         self.unsure_below, self.votes = config.unsure_below, config.votes
+        if self.unsure_below and config.members * config.votes > 1:  # as many vote as are asked
+            self.votes = max(self.votes, 1 + SAMPLES)
 
     def answer(self, question: Question) -> Answer:
         """The reply that is `elected`, the greedy one where nobody votes; None, where too few others mean the same."""

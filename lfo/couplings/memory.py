@@ -106,5 +106,9 @@ class Nearest:
 
 def usual(replies: Sequence[str], knowledge: Knowledge) -> str:
     """The first of the replies with the most frequent meaning; of equally frequent ones, the earliest."""
-    meanings = [knowledge.meaning(reply) for reply in replies]
-    return replies[meanings.index(Counter(meanings).most_common(1)[0][0])]
+    return replies[elected([knowledge.meaning(reply) for reply in replies])]
+
+
+def elected(meanings: Sequence[Hashable]) -> int:
+    """Which reply counts: the first that means what most do (self-consistency, arXiv 2203.11171)."""
+    return meanings.index(Counter(meanings).most_common(1)[0][0])

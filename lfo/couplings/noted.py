@@ -20,8 +20,8 @@ class Noted(Plain, abc.ABC):
     """A `Coupling` whose policy reads what would be answered to the calls that it means to make."""
 
     def __init__(self, layout: AdapterLayout, codec: Codec, scouts: int = 0, distillation: float = 0.0):
-        super().__init__(layout, codec, scouts)
-        self.distillation = distillation
+        super().__init__(layout, scouts)
+        self.codec, self.distillation = codec, distillation
 
     def before_turn(self, row: Row) -> Script:
         yield from self.scout(row) if row.attempt.scout else self.rehearse(row, self.answer)

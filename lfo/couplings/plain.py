@@ -12,13 +12,12 @@ from collections.abc import Callable, Generator, Sequence
 from lfo.protocols import AdapterLayout, Question, Responder, Script
 from lfo.rollout.engine import Prompt
 from lfo.rollout.play import Row, Waves
-from lfo.text.codec import Codec
 from lfo.types import POLICY, WORLD_MODEL, Action, Attempt, Call, Example, Hangup, Role, Rollout, Sample, Task, Turn
 
-BOTH = AdapterLayout((POLICY, WORLD_MODEL), WORLD_MODEL)
-ALONE = AdapterLayout((POLICY,), None)
-SHARED = AdapterLayout((POLICY,), POLICY)
-STACKED = AdapterLayout((POLICY, WORLD_MODEL), WORLD_MODEL, stacked=True)
+BOTH = AdapterLayout((POLICY, WORLD_MODEL), (WORLD_MODEL,))
+ALONE = AdapterLayout((POLICY,), ())
+SHARED = AdapterLayout((POLICY,), (POLICY,))
+STACKED = AdapterLayout((POLICY, WORLD_MODEL), (WORLD_MODEL,), stacked=True)
 NOTES = 6  # at most, in one episode
 
 Answer = Generator[list[Prompt], list, "list[int] | None"]  # a script whose result is a reply's tokens; None: no note
@@ -27,9 +26,8 @@ Answer = Generator[list[Prompt], list, "list[int] | None"]  # a script whose res
 class Plain:
     """A `Coupling` that leaves the policy to itself.
 
-    codec: None where the policy is never asked for its intention. scouts: rollouts of each group that make the calls
-    which the policy means to make, with empty hands, and end: the policy learns nothing from them, but the answers
-    teach the world model.
+    scouts: rollouts of each group that make the calls which the policy means to make, with empty hands, and end: the
+    policy learns nothing from them, but the answers teach the world model.
     """
 
     source = "scout"  # who says what stands in the notes
@@ -38,8 +36,8 @@ class Plain:
     votes = 1
     most_notes = NOTES
 
-    def __init__(self, layout: AdapterLayout, codec: Codec | None = None, scouts: int = 0):
-        self.layout, self.codec, self.scouts = layout, codec, scouts
+    def __init__(self, layout: AdapterLayout, scouts: int = 0):
+        self.layout, self.scouts = layout, scouts
 
     def waves(self, task: Task, group: int, seed: int, size: int) -> Waves:
         return [[Attempt(task, group, seed, scout=i < self.scouts) for i in range(size)]]
@@ -54,7 +52,7 @@ class Plain:
         def ask(question: Question) -> Answer:
             yield from ()
             over = row.episode.stop is not None
-            return None if over else self.codec.reply(row.episode.step(question.call))
+            return None if over else row.codec.reply(row.episode.step(question.call))
 
         yield from self.rehearse(row, ask)
         if row.noted and row.episode.stop is None:
@@ -67,7 +65,7 @@ class Plain:
         is set into its context as a note; and it is asked again, as if it had done what the answer asks for, until it
         means no call that is new.
         """
-        knowledge, past = self.codec and self.codec.env.knowledge, tuple(row.episode.turns)
+        codec, knowledge, past = row.codec, row.codec.env.knowledge, tuple(row.episode.turns)
         turns = past
         if row.noted or knowledge is None or knowledge.intention(turns) is None:
             return
@@ -82,8 +80,8 @@ class Plain:
             reply = yield from ask(question)
             if reply is None:
                 return
-            row.add(self.codec.note(self.source, reply), Role.NOTE)
-            turns = knowledge.supposed(turns, call, self.codec.reply_text(reply))
+            row.add(codec.note(self.source, reply), Role.NOTE)
+            turns = knowledge.supposed(turns, call, codec.reply_text(reply))
 
     def intended(
         self, row: Row, turns: Sequence[Turn], supposed: Sequence[Turn]
@@ -92,7 +90,7 @@ class Plain:
 
         supposed: the last of the turns, which the policy reads as if they had been.
         """
-        codec = self.codec
+        codec = row.codec
         if (blank := codec.env.knowledge.intention(turns)) is None:
             return None
         done = [i for turn in supposed for i in codec.turn(turn.action, turn.observation)]
@@ -134,8 +132,8 @@ class Echo(Plain):
     tools: whose answers are learned.
     """
 
-    def __init__(self, layout: AdapterLayout, tools: Sequence[str], codec: Codec, scouts: int = 0):
-        super().__init__(layout, codec, scouts)
+    def __init__(self, layout: AdapterLayout, tools: Sequence[str], scouts: int = 0):
+        super().__init__(layout, scouts)
         self.tools = tools
 
     def views(self, rollout: Rollout, sample: Sample | None) -> list[Sample]:
@@ -149,13 +147,13 @@ class Echo(Plain):
 def replies(rollout: Rollout, tools: Sequence[str]) -> list[bool]:
     """Which tokens of a rollout are replies of these tools, with their closing tags.
 
-    An observation begins with its opening tag, and ends with the opener of the next action, where there is one: its
-    first and that token are none.
+    An observation begins with its opening tag, and the opener of the next action, where there is one, stands before it
+    in the same role: that first and that last token are none.
     """
     heard, turns, tool = [], iter(rollout.turns), None
     for i, role in enumerate(rollout.roles):
         begins = i == 0 or rollout.roles[i - 1] != role
-        ends = i + 1 < len(rollout.roles) and rollout.roles[i + 1] != role
+        ends = rollout.roles[i + 1 : i + 2] == [Role.ACTION]
         if begins and role == Role.ACTION:
             tool = next(turns).tool
         heard.append(role == Role.OBSERVATION and tool in tools and not begins and not ends)

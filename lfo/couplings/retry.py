@@ -12,7 +12,6 @@ from lfo.couplings.feedback import SOURCE, tell
 from lfo.couplings.plain import ALONE, Plain
 from lfo.protocols import Coupling, Script
 from lfo.rollout.play import Row
-from lfo.text.codec import Codec
 from lfo.types import Rollout
 
 
@@ -23,20 +22,20 @@ class Retry(Plain):
     ones. notes: whether later ones read its notes as well.
     """
 
-    def __init__(self, codec: Codec, first: Coupling, earlier: Mapping[str, Sequence[Rollout]], notes: bool):
-        super().__init__(ALONE, codec)
+    def __init__(self, first: Coupling, earlier: Mapping[str, Sequence[Rollout]], notes: bool):
+        super().__init__(ALONE)
         self.first, self.earlier, self.notes = first, earlier, notes
 
     def before_turn(self, row: Row) -> Script:
-        lessons = self.lessons(row.attempt.task.task_id)
+        codec, lessons = row.codec, self.lessons(row)
         if row.told is None:
-            row.told = [self.codec.note(SOURCE, self.codec.encode(lesson)) for lesson in lessons]
+            row.told = [codec.note(SOURCE, codec.encode(lesson)) for lesson in lessons]
         if self.notes or not lessons:
             yield from self.first.before_turn(row)
-        if self.codec.env.knowledge.intention(row.episode.turns):
+        if codec.env.knowledge.intention(row.episode.turns):
             tell(row)
 
-    def lessons(self, task_id: str) -> list[str]:
+    def lessons(self, row: Row) -> list[str]:
         """The same feedback that rules give in training."""
-        attempts = self.earlier.get(task_id, ())
-        return [one.text for attempt in attempts for one in self.codec.env.knowledge.feedback(attempt.turns)]
+        attempts = self.earlier.get(row.attempt.task.task_id, ())
+        return [one.text for attempt in attempts for one in row.codec.env.knowledge.feedback(attempt.turns)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import pkgutil
 
 from lfo.config import ConfigError, EnvConfig
@@ -15,7 +16,7 @@ def make_environment(config: EnvConfig, **options) -> Environment:
     With `env.server` its episodes are played there.
 
     Raises:
-        ConfigError: there is no such environment, or the server has another one.
+        ConfigError: there is no such environment, it has no such option, or the server has another one.
         ConnectionError: the server does not answer.
     """
     worlds = {module.name for module in pkgutil.iter_modules(__path__) if module.ispkg}
@@ -26,4 +27,7 @@ def make_environment(config: EnvConfig, **options) -> Environment:
         from lfo.envs.server.client import RemoteEnvironment
 
         return RemoteEnvironment(config, **options)
-    return importlib.import_module(f"lfo.envs.{config.name}").make(config, **options)
+    make = importlib.import_module(f"lfo.envs.{config.name}").make
+    if other := set(options) - set(inspect.signature(make).parameters):
+        raise ConfigError(f"environment '{config.name}' has no {', '.join(sorted(other))}; leave it out.")
+    return make(config, **options)

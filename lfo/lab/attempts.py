@@ -49,7 +49,7 @@ def attempt_rows(player: Player, tasks: Sequence[Task], most: int) -> list[dict]
     earlier: dict[str, list[Rollout]] = defaultdict(list)
     guided = bool(player.config.feedback)  # its own coupling would cut what it tells to what fits in training
     first = player.coupling.inner if guided else player.coupling
-    coupling = Retry(player.codec, first, earlier, notes=guided)
+    coupling = Retry(first, earlier, notes=guided)
     rows, left = [], list(tasks)
     for attempt in range(1, most + 1):
         if not left:

@@ -205,7 +205,7 @@ def reply_rows(subject: Subject) -> list[dict]:
     calls, rows, p = played_calls(subject), [], subject.player
     examples = [call.example for call in calls]
     for model, adapter in ((TRAINED, subject.adapter), (UNTRAINED, BASE)):
-        asked = Plain(AdapterLayout((adapter,), adapter))
+        asked = Plain(AdapterLayout((adapter,), (adapter,)))
         scores = teacher_forced(subject.models[model], [example.encoded for example in examples])
         predictions = in_words(inspect_replies(p.engine, p.codec, examples, asked))
         for call, score, prediction in zip(calls, scores, predictions, strict=True):

@@ -172,7 +172,7 @@ def random_base(folder: str | Path, vocabulary: int) -> str:
 def update_peaks(way: Way, base: str) -> dict[str, float]:
     """Bytes that one update needs beyond what was there before, and what was there: planned and measured."""
     config = way.config(base)
-    layout = AdapterLayout(BOTH.names, BOTH.listener, stacked=True) if way.stacked else AdapterLayout((POLICY,), None)
+    layout = AdapterLayout(BOTH.names, BOTH.listeners, stacked=True) if way.stacked else AdapterLayout((POLICY,), ())
     learner = Learner(config, layout, Dapo(config), 0, bf16=way.autocast)
     learner.scorer.chunk = way.logits // way.vocabulary
     samples = [_sample(i, n) for i, n in enumerate(way.lengths, start=1)]

@@ -126,8 +126,10 @@ class Learner:
                 metrics |= self._learn_replies(examples, seed, name)
         return metrics | self._step(lr_factor)
 
-    def replay(self, examples: Sequence[Encoded], lr_factor: float, seed: int, adapter="") -> dict[str, float]:
-        """One optimizer step on ``lam * world_model_loss`` alone, of the listener, or of another member."""
+    def replay(
+        self, examples: Sequence[Encoded], lr_factor: float, seed: int, adapter: str | None = None
+    ) -> dict[str, float]:
+        """One optimizer step on ``lam * world_model_loss`` alone, of this listener; None: of the first."""
         return self._learn_replies(examples, seed, adapter or self.layout.listener) | self._step(lr_factor)
 
     def _learn_actions(self, samples: Sequence[Sample]) -> dict[str, float]:
@@ -270,7 +272,7 @@ class Learner:
 
     @torch.no_grad()
     def _average(self, names: Sequence[str]) -> None:
-        """Move the running averages of these world models towards their weights (Polyak and Juditsky 1992).
+        """Move the exponential moving averages (EMA) of these world models' weights towards them.
 
         The decay grows from 0 to `world_model.decay`, so that the beginning is soon forgotten.
         """

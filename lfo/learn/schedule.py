@@ -1,7 +1,7 @@
 """Who learns in which step, and what waits for its turn. Bookkeeping alone: nothing is learned here.
 
-Whoever waits gets what it missed at its next turn, so that numbers of updates are those of `joint`, but for
-`world_first`, where the policy lets the first tasks pass. Rollouts that wait grow no staler: the policy does not move
+Whoever waits gets what it missed at its next turn, and everybody has one in the last step, so that numbers of updates
+are those of `joint`, but for `world_first`, where the policy lets the first tasks pass. Rollouts that wait grow no staler: the policy does not move
 before its turn.
 """
 
@@ -35,19 +35,15 @@ def turns(w: WorldModelConfig | None, step: int, tasks: int, budget: int) -> Tur
     between. world_first: the world model alone until a quarter of the budget was sampled. hierarchical: the world model
     in every step and the policy in every fourth, so that the model has followed before the policy moves again
     (Rajeswaran et al. 2020, arXiv 2004.07804, where the policy leads). policy_leads: the other way round, the policy in
-    every step and the world model in every fifth, with the replay updates of all five.
+    every step and the world model in every fifth, with the replay updates of all five. In the last step both learn.
     """
     if w is None:
         return Turns(True, False, 0)
-    alone = tasks <= FIRST * budget
-    schedules = {
-        "joint": Turns(True, True, w.updates),
-        "alternating": Turns(step % 2 == 0, step % 2 == 1, 2 * w.updates),
-        "world_first": Turns(not alone, True, w.updates, skips=alone),
-        "hierarchical": Turns((step + 1) % POLICY_EVERY == 0, True, w.updates),
-        "policy_leads": Turns(True, (step + 1) % MODEL_EVERY == 0, MODEL_EVERY * w.updates),
-    }
-    return schedules[w.schedule]
+    last, skips = tasks >= budget, w.schedule == "world_first" and tasks <= FIRST * budget
+    acts = {"alternating": step % 2 == 0, "world_first": not skips, "hierarchical": (step + 1) % POLICY_EVERY == 0}
+    every = {"alternating": 2, "policy_leads": MODEL_EVERY}.get(w.schedule, 1)  # steps between the world model's turns
+    waited = step % every + 1
+    return Turns(last or acts.get(w.schedule, True), last or waited == every, waited * w.updates, skips)
 
 
 @dataclasses.dataclass

@@ -92,7 +92,7 @@ class Codec:
         return [*self.opener, *self.encode(written(call)), self.end_id, *self.observation(observed)]
 
     def action(self, ids: Sequence[int]) -> Action:
-        """What the policy said between its tags; a call that never closed keeps its text and is malformed."""
+        """What the policy said between its tags; text that is no call is malformed."""
         return parse_action(self.action_text(ids), self.env.tools)
 
     def action_text(self, ids: Sequence[int]) -> str:

@@ -12,7 +12,7 @@ from lfo.config import ConfigError, WorldModelConfig, load_config
 from lfo.couplings import Imagine, Plain
 from lfo.couplings.cloning import Cloning
 from lfo.couplings.imagine import SAMPLES, ImagineMemory
-from lfo.couplings.plain import ALONE
+from lfo.couplings.plain import ALONE, SHARED
 from lfo.couplings.retry import Retry
 from lfo.envs.base import written
 from lfo.envs.phone.knowledge import looked_up
@@ -28,7 +28,7 @@ from lfo.types import Example, Question, Role, Turn
 
 def test_a_scout_hears_what_the_form_should_have_been(scripted, bank, attempt):
     """Billing names account number and ZIP code; the form that asks for them comes after the directory."""
-    (row,), _ = scripted(Cloning(bank, scouts=1), playing(SEARCH), [attempt("bill", scout=True)])
+    (row,), _ = scripted(Cloning(SHARED, scouts=1), playing(SEARCH), [attempt("bill", scout=True)])
     (example,) = row.examples
     said = bank.decode(example.encoded.reply)
     assert said == f"{written(form(['account_number', 'billing_zip']))}<|end|>"
@@ -38,9 +38,9 @@ def test_a_scout_hears_what_the_form_should_have_been(scripted, bank, attempt):
 
 def test_a_success_is_cloned_and_a_failure_with_a_form_is_not(scripted, bank, attempt):
     paid = written(phone_call(BILLING, {"account_number": "123456", "billing_zip": "22222"}))
-    (row,), _ = scripted(Cloning(bank), playing(SEARCH, FORM, paid), [attempt("bill")])
+    (row,), _ = scripted(Cloning(SHARED), playing(SEARCH, FORM, paid), [attempt("bill")])
     assert row.success and bank.decode(row.examples[0].encoded.reply) == f"{FORM}<|end|>"
-    (row,), _ = scripted(Cloning(bank), playing(SEARCH, FORM, CALL, ""), [attempt("bill")])
+    (row,), _ = scripted(Cloning(SHARED), playing(SEARCH, FORM, CALL, ""), [attempt("bill")])
     assert not row.success and row.examples == []
 
 
@@ -73,7 +73,7 @@ def test_what_cannot_be_cloned_is_refused():
 def test_a_second_attempt_reads_what_was_handed_over_and_answered(scripted, bank, attempt):
     (first,), _ = scripted(Plain(ALONE), playing(SEARCH, FORM, CALL, ""), [attempt("bill")])
     earlier: dict = {}
-    retry = Retry(bank, Plain(ALONE), earlier, notes=False)
+    retry = Retry(Plain(ALONE), earlier, notes=False)
     (again,), _ = scripted(retry, playing(SEARCH, FORM, CALL, ""), [attempt("bill")])
     assert again.tokens == first.tokens  # nothing was heard yet: the first coupling plays
     earlier["bill"] = [first]
@@ -113,7 +113,7 @@ def test_of_several_world_models_the_most_replies_are_noted(scripted, bank, atte
     other = REPLY.replace("account number", "email address")
     coupling = Imagine(WorldModelConfig(members=3, votes=3), bank)
     members = ("world_model", "world_model_2", "world_model_3")
-    assert coupling.layout == AdapterLayout(("policy", *members), "world_model")
+    assert coupling.layout == AdapterLayout(("policy", *members), members)
 
     def answer(text: str, prompt) -> str:
         if prompt.adapter in members[:dissenting]:
@@ -162,6 +162,7 @@ def test_several_world_models_are_silent_where_they_disagree(scripted, bank, att
     (row,), engine = scripted(coupling, answer, [attempt("bill")])
     assert notes_of(row, bank) == ([f"world model: {REPLY}"] if noted else [])
     assert sum(p.adapter != "policy" for p in engine.prompts) == 3 * (1 + SAMPLES)
+    assert coupling.votes == 1 + SAMPLES, "it is examined by as many votes"
 
 
 @pytest.mark.parametrize(("agreeing", "noted"), [(4, True), (2, True), (1, False)])

@@ -77,7 +77,7 @@ def test_waves(guided, attempt, start, wave, sizes):
 
 
 def test_scouts_come_first_and_have_no_place(guided, attempt, bank):
-    waves = guided(Plain(ALONE, bank, scouts=2)).waves(attempt("bill").task, 0, 0, 6)
+    waves = guided(Plain(ALONE, scouts=2)).waves(attempt("bill").task, 0, 0, 6)
     assert [[(a.scout, a.position) for a in wave] for wave in waves] == [
         [(True, 0), (True, 0), (False, 1)],
         [(False, 2), (False, 3), (False, 4)],
@@ -405,7 +405,7 @@ def test_replies_that_are_learned_in_passing_stay_where_they_were_heard(three, b
     from lfo.couplings import Echo
     from lfo.protocols import AdapterLayout
 
-    echo = Echo(AdapterLayout(("policy",), "policy"), ("make_phone_call",), bank)
+    echo = Echo(AdapterLayout(("policy",), ("policy",)), ("make_phone_call",))
     coupling = Guided(config({"coupling": "echo"}, learn="free"), bank, echo)
     listened, view = coupling.views(three[2], sampled(three[2]))
     assert listened.tokens == three[2].tokens and any(listened.heard) and listened.advantages is None
@@ -457,7 +457,7 @@ def test_who_tries_again_after_training_with_feedback_reads_the_inner_notes_too(
     settings = config({"coupling": "imagine"}, teacher="base")
     trained = Guided(settings, bank, Imagine(settings.world_model, bank))
     earlier: dict = {}
-    retry = Retry(bank, trained.inner, earlier, notes=True)
+    retry = Retry(trained.inner, earlier, notes=True)
     (first,), _ = scripted(retry, playing(SEARCH, FORM, CALL, ""), [attempt("bill")])
     earlier["bill"] = [first]
     (again,), engine = scripted(retry, playing(SEARCH, FORM, CALL, ""), [attempt("bill")])
@@ -470,7 +470,7 @@ def test_whoever_tries_again_reads_all_that_it_was_told(bank, attempt, guided, s
     """However it was trained: in training feedback is cut to half of the room that is left."""
     earlier: dict = {}
     for notes in (False, True):
-        retry = Retry(bank, guided(teacher="base").inner, earlier, notes=notes)
+        retry = Retry(guided(teacher="base").inner, earlier, notes=notes)
         if not earlier:
             (first,), _ = scripted(retry, playing(SEARCH, FORM, CALL, ""), [attempt("bill")])
             earlier["bill"] = [first] * 30

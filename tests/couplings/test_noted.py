@@ -156,7 +156,7 @@ def test_who_answers_gets_the_turns_that_are_supposed(scripted, bank, attempt):
 def test_a_scout_goes_the_way_for_real_as_far_as_empty_hands_come(scripted, bank, attempt):
     """Customer Service does not serve it, so that Fraud sends it there again, and it has nothing new to ask."""
     answer = playing(SEARCH, FORM, means=[FRAUD, SERVICE, FRAUD, FRAUD])
-    (row,), engine = scripted(Plain(BOTH, bank, scouts=1), answer, [attempt("fraud", scout=True)])
+    (row,), engine = scripted(Plain(BOTH, scouts=1), answer, [attempt("fraud", scout=True)])
     assert [turn.action for turn in row.turns[1:4]] == [phone_call(number) for number in (FRAUD, SERVICE, FRAUD)]
     assert [turn.status for turn in row.turns[1:]] == [
         "routing_violation",
@@ -171,12 +171,12 @@ def test_a_scout_goes_the_way_for_real_as_far_as_empty_hands_come(scripted, bank
 
 
 def test_a_scout_stops_when_it_means_the_same_again(scripted, bank, attempt):
-    (row,), _ = scripted(Plain(BOTH, bank, scouts=1), playing(SEARCH, means=[FRAUD]), [attempt("fraud", scout=True)])
+    (row,), _ = scripted(Plain(BOTH, scouts=1), playing(SEARCH, means=[FRAUD]), [attempt("fraud", scout=True)])
     assert [turn.status for turn in row.turns] == ["ok", "routing_violation", "stopped"]
 
 
 def test_who_is_no_scout_is_left_alone_by_plain(scripted, bank, attempt):
-    (row,), engine = scripted(Plain(BOTH, bank, scouts=1), playing(SEARCH, FORM, CALL, ""), [attempt("bill")])
+    (row,), engine = scripted(Plain(BOTH, scouts=1), playing(SEARCH, FORM, CALL, ""), [attempt("bill")])
     assert Role.NOTE not in row.roles and {p.session for p in engine.prompts} == {0}
 
 

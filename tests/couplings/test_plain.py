@@ -48,7 +48,8 @@ def made(toy_path, env):
 def test_every_coupling_has_its_class_and_its_adapters(made, name, kind, adapters, listener, stacked):
     codec, coupling = made(name)
     assert type(coupling) is kind
-    assert dataclasses.astuple(coupling.layout) == (adapters, listener, stacked)
+    layout = coupling.layout
+    assert (layout.names, layout.listener, layout.stacked) == (adapters, listener, stacked)
     assert codec.in_passing == (name == "echo")
 
 
@@ -115,6 +116,9 @@ def test_replies_by_hand(make_rollout):
     row = make_rollout([1], [2, 3], [4, 5, 6, 7], [8], turns=[call, call])
     assert replies(row, ("make_phone_call",)) == [False] * 4 + [True, True] + [False] * 2
     assert replies(row, ("search_company",)) == [False] * 8
+    told = dataclasses.replace(row, tokens=[*row.tokens[:6], 9, *row.tokens[6:]])
+    told.roles = [*row.roles[:6], int(Role.FEEDBACK), *row.roles[6:]]  # before the opener of what comes next
+    assert replies(told, ("make_phone_call",)) == [False] * 4 + [True, True] + [False] * 3
     row.roles[3:7] = [int(Role.NOTE)] * 4
     assert replies(row, ("make_phone_call",)) == [False] * 8
 

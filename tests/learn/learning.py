@@ -16,8 +16,8 @@ from lfo.text.base import load_base
 from lfo.types import POLICY, WORLD_MODEL, Encoded, Role, Rollout, Sample
 
 ADVANTAGES = [1.0, -0.5, 2.0, -1.0]
-BOTH = AdapterLayout((POLICY, WORLD_MODEL), WORLD_MODEL)
-ONE = AdapterLayout((POLICY,), POLICY)
+BOTH = AdapterLayout((POLICY, WORLD_MODEL), (WORLD_MODEL,))
+ONE = AdapterLayout((POLICY,), (POLICY,))
 SECOND = "world_model_2"
 LAYOUTS = {
     "none": BOTH,
@@ -25,8 +25,8 @@ LAYOUTS = {
     "stacked": dataclasses.replace(BOTH, stacked=True),
     "shared": ONE,
     "echo": ONE,
-    "ensemble": AdapterLayout((POLICY, WORLD_MODEL, SECOND), WORLD_MODEL),
-    None: AdapterLayout((POLICY,), None),
+    "ensemble": AdapterLayout((POLICY, WORLD_MODEL, SECOND), (WORLD_MODEL, SECOND)),
+    None: AdapterLayout((POLICY,), ()),
 }
 
 

@@ -253,6 +253,8 @@ def test_what_careless_callers_say_is_malformed():
 
 
 def test_adapters_are_no_environment():
+    with pytest.raises(ConfigError, match="environment 'twc' has no held_out_phrasing; leave it out"):
+        make_environment(EnvConfig(name="twc"), held_out_phrasing=True)
     with pytest.raises(ConfigError, match="there is no environment 'adapters'; environments: phone, shell"):
         make_environment(EnvConfig(name="adapters"))
 

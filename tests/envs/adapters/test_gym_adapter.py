@@ -150,7 +150,7 @@ def test_a_rollout_calls_the_tool(base_path, parity):
     codec = Codec(load_tokenizer(base_path), parity)
     task = next(task for task in parity.tasks("train") if parity.episode(task, 0).request == EVEN)
     engine = Scripted(codec, by_turn(act("odd"), act("even")))
-    plain = Plain(AdapterLayout(("policy",), None))
+    plain = Plain(AdapterLayout(("policy",), ()))
     (row,) = play(engine, codec, [[[Attempt(task, 0, 0)]]], plain, RolloutConfig(), 0)
     assert row.success and row.outcome.reward == 1.0
     assert codec.decode(row.tokens) == (
