@@ -46,6 +46,10 @@ NOTHING, WORLD_MODEL, PLACEBO, TRUTH = "nothing", "world model", "placebo", "tru
 SILENT, ENSEMBLE, VOTING = "imagine_silent", "imagine_ensemble", "imagine_voting"
 MEMORIES = ("table", "nearest", "vote", "linear", "boosted", "additive", "grammar")
 ORDER = (NOTHING, *MEMORIES, WORLD_MODEL, ENSEMBLE, VOTING, "imagine_memory", SILENT, TRUTH)
+# A colour for everybody who says notes, the same in every figure.
+COLOURS = {NOTHING: "0.5", "table": "#4477AA", "nearest": "#66CCEE", "vote": "#99CCBB", "linear": "#DDCC77"}
+COLOURS |= {"boosted": "#EE7733", "additive": "#999933", "grammar": "#117733", WORLD_MODEL: "#AA3377", TRUTH: "black"}
+HEADLINE = ("truth", "grammar_frozen", "boosted_frozen", "imagine", "imagine_frozen", "table_frozen", "baseline")
 NOTED = ("imagine", "imagine_memory", "memory", "truth")  # the couplings that say notes, also in evaluations
 COLUMNS = "arm policy notes world circumstances replies metric split median low high runs source".split()
 REACHED = 0.7  # of what somebody reaches who is told the truth
@@ -319,7 +323,7 @@ def factorial_figure(table: pd.DataFrame) -> plt.Figure:
         draw_bars(ax, data[data["split"] == split].rename(columns={"median": "success"}), names)
         ax.set_xticks(range(len(names)), names, rotation=30, ha="right")
         ax.set(title=title, xlabel="who says what would be answered", ylim=(0, 1.02))
-    axes[0].set_ylabel("success, greedy, 95%")
+    axes[0].set_ylabel("success, greedy, 95% interval")
     axes[0].legend(fontsize="small", loc="upper left")
     return fig
 
@@ -346,14 +350,15 @@ def phase_figure(table: pd.DataFrame) -> plt.Figure:
     for row, (split, title) in zip(axes, SPLIT_NAMES.items(), strict=True):
         for ax, kind in zip(row, replies, strict=True):
             part = data[(data["split"] == split) & (data["replies"] == kind)]
-            for name, colour in zip(names, sns.color_palette(n_colors=len(names)), strict=True):
+            for name in names:
+                colour = COLOURS.get(name, "C1")
                 one = part[part["notes"] == name].sort_values("circumstances")
                 ax.plot(one["circumstances"], one["median"], marker="o", color=colour, label=name)
                 ax.fill_between(one["circumstances"], one["low"], one["high"], color=colour, alpha=0.15, lw=0)
             fewest = part.groupby("circumstances")["runs"].min()
             ax.set_xticks(fewest.index, [f"{dial:.0f}\n({runs:.0f})" for dial, runs in fewest.items()])
             ax.set(title=f"{title}, {kind}", xlabel="kinds of circumstances (runs)", ylim=(-0.02, 1.02))
-        row[0].set_ylabel("success, greedy, 95%")
+        row[0].set_ylabel("success, greedy, 95% interval")
     axes[0, -1].legend(title="notes by", fontsize="small", loc="upper left", bbox_to_anchor=(1.01, 1))
     return fig
 
@@ -394,27 +399,31 @@ def draw_curves(
         for arm, folders in runs.items():
             look, (grid, success) = looks[arm], _aligned(folders, split, against, kind)
             if len(grid):
-                ax.plot(grid, np.median(success, axis=0), label=arm, ms=4, **look)
+                ax.plot(grid, np.median(success, axis=0), label=f"{arm} ({len(success)})", ms=4, **look)
                 low, high = success.min(axis=0), success.max(axis=0)
                 ax.fill_between(grid, low, high, color=look["color"], alpha=0.08, lw=0)
         ax.set(title=title, xlabel=AGAINST[against], ylim=(-0.02, 1.02))
     axes[0].set_ylabel(KINDS[kind][1])
     if axes[-1].lines:
-        axes[-1].legend(title="median and range of runs", fontsize="small", loc="upper left", bbox_to_anchor=(1.01, 1))
+        axes[-1].legend(title="median and range (runs)", fontsize="small", loc="upper left", bbox_to_anchor=(1.01, 1))
 
 
 def looks_of(runs: Runs) -> dict[str, dict]:
-    """Of each arm: a colour for who says the notes, a new one where one was alike, dashed where the policy is frozen;
-    colours come again with squares."""
+    """Of each arm: the colour of who says the notes, thick where that is the world model, with squares where feedback is
+    said as well, dashed where the policy is frozen; others, and those alike, have diamonds, each another colour."""
     palette, looks = sns.color_palette(), {}
-    places: dict[tuple, int] = {}  # (notes, how many arms alike there were before) -> number of the colour
+    others: dict[tuple, int] = {}  # (notes, how many arms alike there were before) -> number of the colour
     alike: Counter = Counter()
     for arm in runs:
         notes, policy = (about(runs, arm)[name] for name in ("notes", "policy"))
-        again, colour = divmod(places.setdefault((notes, alike[notes, policy]), len(places)), len(palette))
+        (who, _, also), before = notes.partition(", "), alike[notes, policy]
         alike[notes, policy] += 1
-        line = "--" if policy == FROZEN else "-"
-        looks[arm] = {"color": palette[colour], "marker": "s" if again else "o", "ls": line}
+        if who in COLOURS and not before:
+            look = {"color": COLOURS[who], "marker": "s" if also else "o", "lw": 2.8 if who == WORLD_MODEL else 1.5}
+        else:
+            number = others.setdefault((notes, before), len(others))
+            look = {"color": palette[number % len(palette)], "marker": "D", "lw": 1.5}
+        looks[arm] = look | {"ls": "--" if policy == FROZEN else "-"}
     return looks
 
 

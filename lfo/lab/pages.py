@@ -33,7 +33,7 @@ ROWS = {
 FIGURES = {
     "04_factorial": "who says the notes, policy frozen and trained",
     "04_dials": "circumstances and reasons, policy frozen",
-    "04_curves_tasks": "success against sampled tasks",
+    "04_curves": "success against sampled tasks",
 }
 KNOWN, NEW = "validation", "test"
 PLACES = {KNOWN: "known", NEW: "new"}  # companies
@@ -139,6 +139,7 @@ TABLES = {
     "Feedback-guided DAPO, first attempts, which read no feedback but the notes of who says some "
     "([notebook 08](../notebooks/08_feedback_guided_dapo.ipynb)):",
     "08_verdicts": "### Claims about feedback\n\nWhat becomes of its claims:",
+    "08_aims": "### Feedback: an aim\n\nWhere each ends, as a share of what the truth gives, against the 70% that were aimed at:",
     "08_questions": "### Feedback: five questions\n\nWhat its claims answer:",
     "08_feedback": "### Feedback: in training\n\n"
     "First tries, rollouts that read feedback, by place in the group, and why attempts failed; medians over the runs:",
@@ -222,8 +223,8 @@ def headline(results: Path) -> str:
     ends = sorted({pick(int(r["runs"]) for r in shown) for pick in (min, max)})
     dials = f"{shown[0]['circumstances']} kinds of circumstances, replies with {shown[0]['replies']}"
     caption = (
-        f"Success, greedy, all levels ({dials}); median and 95% interval over {' to '.join(map(str, ends))} runs\n"
-        "in worlds in which nothing was tuned, at known and at new companies:"
+        f"Greedy success, all levels ({dials}), after 320 tasks (DAPO alone 800); median and 95%\n"
+        f"interval, {' to '.join(map(str, ends))} runs in 5 worlds, at known and at new companies:"
     )
     drawn = [f"![{what}](results/{name}.png)" for name, what in FIGURES.items() if (results / f"{name}.png").exists()]
     return "\n\n".join(filter(None, (caption, "\n".join(lines), _verdicts(results), "\n".join(drawn))))
@@ -238,25 +239,30 @@ def _percent(row: Mapping[str, str] | None) -> str:
 
 def _verdicts(results: Path) -> str:
     """A line for every hypothesis, which is what stands before the last colon of its claims: what became of it."""
-    found: dict[str, dict[str, dict[str, str]]] = {}
+    found: dict[str, dict[str, dict[str, Mapping[str, str]]]] = {}
     for row in read_table(results / "04_verdicts.csv"):
         hypothesis, _, part = row["claim"].rpartition(": ")
-        found.setdefault(hypothesis or part, {}).setdefault(row["split"], {})[part] = row["verdict"]
-    lines = []
+        found.setdefault(hypothesis or part, {}).setdefault(row["split"], {})[part] = row
+    lines = ["What was claimed ([rule](docs/metrics.md)), in brackets percent or points:\n"] if found else []
     for hypothesis, splits in found.items():
         said = {PLACES[split]: _verdict(parts) for split, parts in splits.items()}
-        alike = len(said) > 1 and all(parts == splits[next(iter(splits))] for parts in splits.values())
+        alike = len({*said.values()}) < len(said)
         lines.append(f"- {hypothesis}: {said['known'] if alike else ', '.join(map(' '.join, said.items()))}")
     return "\n".join(lines)
 
 
-def _verdict(parts: Mapping[str, str]) -> str:
-    """One refuted claim refutes a hypothesis, all of them support it; in brackets, how many are supported, and which
-    are refuted."""
-    verdicts, refuted = [*parts.values()], [part for part, verdict in parts.items() if verdict == REFUTED]
+def _verdict(parts: Mapping[str, Mapping[str, str]]) -> str:
+    """One refuted claim refutes a hypothesis, all of them support it; in brackets, what was found, or of several claims
+    how many are supported, and which are refuted."""
+    verdicts = [row["verdict"] for row in parts.values()]
+    if len(parts) == 1:
+        (row,) = parts.values()
+        value, low, high = (f"{100 * float(row[name]):.0f}" if row[name] else "" for name in ("value", "low", "high"))
+        return f"**{row['verdict']}** ({f'{value} [{low}, {high}]' if value else 'never got there'})"
+    refuted = [part for part, row in parts.items() if row["verdict"] == REFUTED]
     count = f"{verdicts.count(SUPPORTED)}/{len(verdicts)} supported"
     count += f"; refuted: {', '.join(refuted)}" if refuted else ""
-    return f"**{together(verdicts)}**" + (f" ({count})" if len(verdicts) > 1 else "")
+    return f"**{together(verdicts)}** ({count})"
 
 
 # --- docs ------------------------------------------------------------------------------------

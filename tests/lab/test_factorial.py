@@ -371,15 +371,17 @@ def test_curves_against_what_they_cost(tmp_path):
 
 
 def test_arms_of_any_number_can_be_drawn(runs):
-    """Of more than there are colours the eleventh has the first again, with squares."""
+    """Of whom there are several alike, those after the first have diamonds."""
     figures.style()
     many = {f"{arm} {k}": folders for k in range(3) for arm, folders in runs.items()}
     known = factorial.curve_figure(many).axes[::2]
     kinds = ("policy frozen", "trained with notes", "trained without notes")
     assert [ax.get_title() for ax in known] == [f"{kind}, {SPLIT_NAMES['validation']}" for kind in kinds]
     lines = [line for ax in known for line in ax.get_lines()]
-    assert len(lines) == 12 and len({(line.get_color(), line.get_marker()) for line in lines}) == 12
-    assert sorted(line.get_marker() for line in lines) == ["o"] * 10 + ["s"] * 2
+    assert (
+        len(lines) == 12 and len({(line.get_color(), line.get_marker(), line.get_linestyle()) for line in lines}) == 12
+    )
+    assert sorted(line.get_marker() for line in lines) == ["D"] * 9 + ["o"] * 3
 
 
 def test_what_is_known_is_drawn_against_tasks(tmp_path):
@@ -402,7 +404,9 @@ def test_a_colour_is_who_says_the_notes(tmp_path):
     settings = {arm: own | (memory if arm != "baseline" else {}) for arm, own in arms.items()}
     runs = {arm: [write_run(tmp_path / arm, settings[arm], {"test": ["0", "1"]})] for arm in arms}
     _, new = factorial.curve_figure(runs).axes
-    lines = {line.get_label(): line for line in new.get_lines()}
+    assert {line.get_label() for line in new.get_lines()} == {f"{arm} (1)" for arm in arms}, "how many runs"
+    lines = {line.get_label().split()[0]: line for line in new.get_lines()}
+    assert lines["table"].get_color() == factorial.COLOURS["table"], "in every figure the same"
     assert [lines[arm].get_linestyle() for arm in arms] == ["-", "--", "-", "-"]
     assert lines["table"].get_color() == lines["table_frozen"].get_color()
     assert len({lines[arm].get_color() for arm in ("table", "again", "baseline")}) == 3

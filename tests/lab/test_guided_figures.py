@@ -182,7 +182,7 @@ def test_what_a_policy_can_do_without_its_notes(without_notes):
 
 def test_curves_without_notes(without_notes):
     for ax in unaided_figure(without_notes).axes:
-        ends = {line.get_label(): line.get_ydata()[-1] for line in ax.get_lines()}
+        ends = {line.get_label().split()[0]: line.get_ydata()[-1] for line in ax.get_lines()}
         assert ends == {"baseline": 0.25, "feedback": 0.75, "imagine": 0.25}
 
 
@@ -193,7 +193,7 @@ def test_what_nobody_measured_is_not_drawn(without_notes):
     kept = [row for row in rows if row["tasks"] or not row["kind"].startswith("unaided")]
     path.write_text("".join(json.dumps(row) + "\n" for row in kept))
     for ax in unaided_figure(without_notes).axes:
-        begin = {line.get_label(): line.get_xdata()[0] for line in ax.get_lines()}
+        begin = {line.get_label().split()[0]: line.get_xdata()[0] for line in ax.get_lines()}
         assert begin == {"baseline": 0, "feedback": 0, "imagine": 40}
 
 
