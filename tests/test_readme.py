@@ -290,7 +290,7 @@ def test_what_a_page_says_was_found_is_in_its_table(page, table, arms):
 def test_what_readme_says_of_the_public_world_is_so():
     """Whoever learned from what the frozen base did right is ahead of all others who were trained without the truth."""
     said = " ".join(read(README).split())
-    assert "[a public world](docs/twc.md), where the frozen base's successes taught most" in said
+    assert "[a public world](docs/twc.md), where replaying the base's own successes won" in said
     rows = [row for row in read_table(ROOT / "results" / "10_factorial.csv") if row["policy"] == "trained"]
     for column in ("known things (train)", "new things (test)"):
         shares = {row["arm"]: int(row[column].partition("%")[0]) for row in rows if row["arm"] != "truth"}
@@ -306,6 +306,6 @@ def test_what_bounds_the_headline_is_as_it_was_measured():
         for r in rows
         if r["arm"] == "imagine_frozen" and r["companies"].startswith("new")
     }
-    assert f"is worth {new['typical and house']:.0%}; the world model reaches {100 * new['imagined']:.0f}." in " ".join(
+    assert f"is worth {new['typical and house']:.0%}; it reaches {100 * new['imagined']:.0f}." in " ".join(
         read(README).split()
     )

@@ -409,8 +409,8 @@ def draw_curves(
 
 
 def looks_of(runs: Runs) -> dict[str, dict]:
-    """Of each arm: the colour of who says the notes, thick where that is the world model, with squares where feedback is
-    said as well, dashed where the policy is frozen; others, and those alike, have diamonds, each another colour."""
+    """Of each arm: the colour of who says the notes, thick where that is the world model, with squares where feedback
+    is said as well, dashed where the policy is frozen; others, and those alike, have diamonds, each another colour."""
     palette, looks = sns.color_palette(), {}
     others: dict[tuple, int] = {}  # (notes, how many arms alike there were before) -> number of the colour
     alike: Counter = Counter()

@@ -21,7 +21,7 @@ from lfo.lab.transfer_tables import transfer_table
 def style() -> None:
     """One look for all figures; colours that colour-blind readers can tell apart."""
     sns.set_theme(context="notebook", style="whitegrid", palette="colorblind")
-    plt.rcParams.update({"figure.dpi": 90, "savefig.dpi": 120, "svg.hashsalt": "lfo", "axes.titlesize": "medium"})
+    plt.rcParams.update({"figure.dpi": 80, "savefig.dpi": 120, "svg.hashsalt": "lfo", "axes.titlesize": "medium"})
 
 
 # --- training --------------------------------------------------------------------------------

@@ -139,7 +139,8 @@ TABLES = {
     "Feedback-guided DAPO, first attempts, which read no feedback but the notes of who says some "
     "([notebook 08](../notebooks/08_feedback_guided_dapo.ipynb)):",
     "08_verdicts": "### Claims about feedback\n\nWhat becomes of its claims:",
-    "08_aims": "### Feedback: an aim\n\nWhere each ends, as a share of what the truth gives, against the 70% that were aimed at:",
+    "08_aims": "### Feedback: an aim\n\n"
+    "Where each ends, as a share of what the truth gives, against the 70% that were aimed at:",
     "08_questions": "### Feedback: five questions\n\nWhat its claims answer:",
     "08_feedback": "### Feedback: in training\n\n"
     "First tries, rollouts that read feedback, by place in the group, and why attempts failed; medians over the runs:",
@@ -224,7 +225,7 @@ def headline(results: Path) -> str:
     dials = f"{shown[0]['circumstances']} kinds of circumstances, replies with {shown[0]['replies']}"
     caption = (
         f"Greedy success, all levels ({dials}), after 320 tasks (DAPO alone 800); median and 95%\n"
-        f"interval, {' to '.join(map(str, ends))} runs in 5 worlds, at known and at new companies:"
+        f"interval, {' to '.join(map(str, ends))} runs in 5 worlds, known and new companies:"
     )
     drawn = [f"![{what}](results/{name}.png)" for name, what in FIGURES.items() if (results / f"{name}.png").exists()]
     return "\n\n".join(filter(None, (caption, "\n".join(lines), _verdicts(results), "\n".join(drawn))))
@@ -243,7 +244,11 @@ def _verdicts(results: Path) -> str:
     for row in read_table(results / "04_verdicts.csv"):
         hypothesis, _, part = row["claim"].rpartition(": ")
         found.setdefault(hypothesis or part, {}).setdefault(row["split"], {})[part] = row
-    lines = ["What was claimed ([rule](docs/metrics.md)), in brackets percent or points:\n"] if found else []
+    lines = (
+        ["What was claimed ([rule](docs/metrics.md)), in brackets what was found (%), or how many are supported:\n"]
+        if found
+        else []
+    )
     for hypothesis, splits in found.items():
         said = {PLACES[split]: _verdict(parts) for split, parts in splits.items()}
         alike = len({*said.values()}) < len(said)
@@ -260,7 +265,7 @@ def _verdict(parts: Mapping[str, Mapping[str, str]]) -> str:
         value, low, high = (f"{100 * float(row[name]):.0f}" if row[name] else "" for name in ("value", "low", "high"))
         return f"**{row['verdict']}** ({f'{value} [{low}, {high}]' if value else 'never got there'})"
     refuted = [part for part, row in parts.items() if row["verdict"] == REFUTED]
-    count = f"{verdicts.count(SUPPORTED)}/{len(verdicts)} supported"
+    count = f"{verdicts.count(SUPPORTED)}/{len(verdicts)}"
     count += f"; refuted: {', '.join(refuted)}" if refuted else ""
     return f"**{together(verdicts)}** ({count})"
 

@@ -56,6 +56,9 @@ imagine is ahead of every control: table,validation,0.1,0.1,0.1,15,0.01,supporte
 imagine is ahead of every control: table,test,0.1,0.1,0.1,15,0.3,undecided
 training adds 10 points: table,test,0.1,0.1,0.1,15,0.01,refuted
 training adds 10 points: imagine,test,0.1,0.1,0.1,15,0.3,undecided
+imagine knows: aim,validation,0.5057,0.4743,0.5174,15,0.01,refuted
+imagine is faster: baseline,validation,,,,15,1.0,undecided
+imagine is faster: baseline,test,,,,15,1.0,undecided
 """
 
 
@@ -74,8 +77,10 @@ def root(tmp_path):
 
 def test_rows_are_medians_with_intervals_in_percent(root):
     lines = pages.headline(root / "results").splitlines()
-    assert lines[0].startswith("Success, greedy, all levels (4 kinds of circumstances, replies with reasons);")
-    assert lines[0].endswith("over 6 to 15 runs")
+    assert lines[0].startswith(
+        "Greedy success, all levels (4 kinds of circumstances, replies with reasons), after 320 tasks"
+    )
+    assert lines[1].startswith("interval, 6 to 15 runs in 5 worlds")
     assert [line for line in lines if line.startswith("| ")][1:] == [  # no row of arms that were not run
         f"| table | {pages.ROWS['table']} | 50% [40, 100] | 40% [30, 100] |  |  |",
         f"| world model | {pages.ROWS['world model']} |  |  |  | 80% [70, 100] |",
@@ -90,15 +95,17 @@ def test_all_cells_are_filled_where_everything_was_run(root):
     (root / "results" / "summary.csv").write_text(HEAD + "".join(rows))
     lines = [line for line in pages.headline(root / "results").splitlines() if line.startswith("| ")]
     assert len(lines) == 1 + len(pages.ROWS) and all(line.count("50% [40, 100]") == 4 for line in lines[1:])
-    assert "over 15 runs" in pages.headline(root / "results")
+    assert "interval, 15 runs in" in pages.headline(root / "results")
 
 
 def test_a_hypothesis_is_as_good_as_all_of_its_claims(root):
     assert "**" not in pages.headline(root / "results")
     (root / "results" / "04_verdicts.csv").write_text(VERDICTS)
     assert [line for line in pages.headline(root / "results").splitlines() if line.startswith("- ")] == [
-        "- imagine is ahead of every control: known **supported** (2/2 supported), new **undecided** (1/2 supported)",
-        "- training adds 10 points: new **refuted** (0/2 supported; refuted: table)",
+        "- imagine is ahead of every control: known **supported** (2/2), new **undecided** (1/2)",
+        "- training adds 10 points: new **refuted** (0/2; refuted: table)",
+        "- imagine knows: known **refuted** (51 [47, 52])",
+        "- imagine is faster: **undecided** (never got there)",
     ]
 
 
@@ -127,7 +134,7 @@ def test_only_the_marked_places_are_written(root):
         "docs/settings.md",
     ]
     readme = (root / "README.md").read_text()
-    assert readme.startswith("Ours.\n<!-- headline -->\nSuccess") and "\nold\n" not in readme
+    assert readme.startswith("Ours.\n<!-- headline -->\nGreedy") and "\nold\n" not in readme
     assert readme.endswith("\n<!-- /headline -->\nOurs, too.\n")
     assert pages.TABLES["04_attempts"] in (root / "docs" / "results.md").read_text()
     before = [path.read_text() for path in written]
