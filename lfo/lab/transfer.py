@@ -145,7 +145,7 @@ def measure_notes(folder: str | Path) -> pd.DataFrame:
     player, rows = load_player(folder), []
     opener = player.codec.note("", ())[0]
     for split, most in itertools.product(player.config.eval_splits, MOST):
-        player.coupling.most_notes = most
+        getattr(player.coupling, "inner", player.coupling).most_notes = most  # of whoever notes, beside feedback too
         for row in _evaluation(player, split, player.coupling):
             notes = sum((role, token) == (Role.NOTE, opener) for role, token in zip(row.roles, row.tokens, strict=True))
             where = {"split": split, "most": most, "task_id": row.task_id}
