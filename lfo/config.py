@@ -159,7 +159,7 @@ class WorldModelConfig:
             raise ConfigError("world_model.shuffle deals out phone replies: set world_model.predict to 'phone'.")
         if self.context_distillation and self.coupling not in ("imagine", "imagine_memory", "memory", "truth"):
             raise ConfigError("world_model.context_distillation is about notes: set coupling 'imagine'.")
-        if self.curiosity and self.coupling in ("memory", "truth"):
+        if self.curiosity and self.coupling in ("memory", "truth", "cloning"):
             raise ConfigError("world_model.curiosity asks a world model, and there is none: set coupling 'imagine'.")
         if self.members * self.votes > 1 and (self.curiosity or self.coupling not in ("imagine", "imagine_memory")):
             raise ConfigError("world_model.members and votes are for notes: set coupling 'imagine', and no curiosity.")
@@ -292,12 +292,8 @@ class RunConfig:
             raise ConfigError("feedback is for DAPO, which compares rollouts of a group: leave ppo out, or feedback.")
         if w and w.coupling == "cloning" and (w.anonymise or w.shuffle or self.model.dialect != "tags"):
             raise ConfigError("coupling 'cloning' clones actions: no anonymise, no shuffle, and the dialect 'tags'.")
-        if (
-            w
-            and w.coupling == "cloning"
-            and (extras := self.policy.extras or "world_model.curiosity" * (w.curiosity > 0))
-        ):
-            raise ConfigError(f"coupling 'cloning' learns nothing from rewards: set {extras} to 0.")
+        if w and w.coupling == "cloning" and self.policy.extras:
+            raise ConfigError(f"coupling 'cloning' learns nothing from rewards: set {self.policy.extras} to 0.")
         if w and w.coupling == "echo" and self.policy.epochs > 1:
             raise ConfigError("coupling 'echo' learns replies in the policy's own pass: set policy.epochs to 1.")
         if w and w.coupling == "echo" and (self.rollout.temperature != 1 or self.model.dialect != "tags"):
@@ -414,7 +410,7 @@ def load_config(path: str | Path, **overrides) -> RunConfig:
     if odd := [key for key in data if not isinstance(key, str)]:
         raise ConfigError(f"{odd[0]!r} is no name of a setting.")
     settings = flat(data)
-    if path.name == "config.json":  # of a run, perhaps of an earlier version
+    if path.name == "config.json" and path.with_name("provenance.json").exists():  # of a run, perhaps an earlier one
         settings = up_to_date(settings, strict=False)
     for name, value in overrides.items():
         settings = _overridden(settings, RENAMED.get(name, name), value, path)

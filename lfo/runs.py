@@ -24,10 +24,11 @@ from collections.abc import Iterable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 
+from lfo import __version__
 from lfo.config import ConfigError, RunConfig, as_dict, read_config, revived
 from lfo.types import Example, RecordError, read_jsonl, write_jsonl
 
-REPORTED_PACKAGES = ("lfo", "torch", "transformers", "peft", "numpy")
+REPORTED_PACKAGES = ("torch", "transformers", "peft", "numpy")
 
 
 class CheckpointError(ValueError):
@@ -200,7 +201,10 @@ class RunFolder:
         if self.checkpoints:
             raise CheckpointError(f"no checkpoint of {self.path} can be read; start again in a new run folder.")
         if self.count_metrics():
-            self.require_same(self.path / "metrics.jsonl", config)
+            try:
+                self.require_same(self.path / "metrics.jsonl", config)
+            except (ConfigError, RunError) as error:
+                raise CheckpointError(f"{self.path}: metrics of no run ({error}); choose a new run folder.") from None
         return None
 
     def require_same(self, path: Path, config: RunConfig, theirs: RunConfig | None = None) -> None:
@@ -249,9 +253,8 @@ def _read_checkpoint(path: Path) -> dict | None:
 def _anywhere(config: RunConfig) -> dict:
     """Another layout, another place for the episodes or for servers, or somebody else who is told, is the same run."""
     data = as_dict(config)
-    engine = data["rollout"]["engine"]
-    engine = engine if engine in ("torch", "vllm") else "servers"
-    away = {"env": data["env"] | {"server": ""}, "rollout": data["rollout"] | {"engine": engine}}
+    here = {"engine": "servers"} if config.rollout.servers else {}
+    away = {"env": data["env"] | {"server": ""}, "rollout": data["rollout"] | here}
     return data | away | {"distributed": {}, "tracker": None}
 
 
@@ -274,7 +277,7 @@ def provenance(config: RunConfig | None = None) -> dict:
     facts = {
         "commit": _commit(),
         "python": platform.python_version(),
-        "packages": {name: version(name) for name in REPORTED_PACKAGES},
+        "packages": {"lfo": __version__} | {name: version(name) for name in REPORTED_PACKAGES},
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, {torch.get_num_threads()} torch threads",
         "instructions": torch.backends.cpu.get_cpu_capability(),
     }

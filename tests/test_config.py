@@ -301,7 +301,7 @@ def test_overrides_are_as_strict_as_the_file(write):
         ({"world_model.coupling": "cloning", "world_model.shuffle": True}, "no shuffle"),
         ({"world_model.coupling": "cloning", "model.dialect": "chat"}, "and the dialect 'tags'"),
         ({"world_model.coupling": "cloning", "policy.imitate": 0.5}, "nothing from rewards: set policy.imitate to 0."),
-        ({"world_model.coupling": "cloning", "world_model.curiosity": 0.5}, "set world_model.curiosity to 0."),
+        ({"world_model.coupling": "cloning", "world_model.curiosity": 0.5}, "asks a world model, and there is none"),
         ({"policy.max_grad_norm": 0}, "'policy.max_grad_norm': input should be greater than 0, got 0"),
         ({"world_model.coupling": "dream", "env.reward": "shaped"}, "set env.reward to 'binary'"),
         ({"world_model.scouts": 3, "rollout.group_size": 4}, "at least 2 rollouts of a group must be left"),
@@ -422,6 +422,9 @@ def test_a_run_of_an_earlier_version_is_gone_on_from_by_its_own_config(tmp_path)
     old = next(path for path in COMMITTED if "max_malformed" in path.read_text())
     mine = tmp_path / "config.json"
     mine.write_text(old.read_text())
+    with pytest.raises(ConfigError, match=r"no setting 'env\.max_malformed' any more"):
+        load_config(mine)  # which is no run's
+    (tmp_path / "provenance.json").write_text("{}")
     assert load_config(mine, seed=9) == dataclasses.replace(read_config(old), seed=9)
     (tmp_path / "mine.yaml").write_text(old.read_text())
     for path, settings in ((mine, {"env.max_malformed": 3}), (tmp_path / "mine.yaml", {})):

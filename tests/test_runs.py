@@ -10,6 +10,7 @@ import re
 import pytest
 import torch
 
+import lfo
 from lfo.config import DistributedConfig, RolloutConfig, RunConfig, WorldModelConfig, as_dict
 from lfo.runs import CheckpointError, RunError, RunFolder, differences, provenance
 from lfo.types import Call, Encoded, Example, write_jsonl
@@ -48,6 +49,7 @@ def test_provenance_names_commit_packages_and_machine():
     facts = provenance()
     assert re.fullmatch(r"[0-9a-f]{7,}|unknown", facts["commit"])
     assert {"torch", "transformers", "peft", "numpy"} <= set(facts["packages"])
+    assert facts["packages"]["lfo"] == lfo.__version__, "also where it is not installed"
     assert "cores" in facts["machine"] and "config" not in facts
 
 
@@ -227,6 +229,9 @@ def test_metrics_without_a_checkpoint_are_not_written_over_by_another_config(run
     with pytest.raises(CheckpointError, match=r"metrics\.jsonl was written with another config \(seed differ\)"):
         run.load(dataclasses.replace(CONFIG, seed=4))
     assert run.load(CONFIG) is None and run.count_metrics() == 1
+    (run.path / "config.json").unlink()
+    with pytest.raises(CheckpointError, match=r"metrics of no run .*choose a new run folder"):
+        run.load(CONFIG)
 
 
 def test_what_changed_while_a_run_waited_is_kept(run, monkeypatch):

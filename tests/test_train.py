@@ -1146,6 +1146,11 @@ def test_groups_are_spread_over_the_updates(dealt, monkeypatch):
         # updates of (policy, world model) in four steps with 3, 1, 0 and 4 informative groups, two per update
         ({}, [2, 1, 0, 2], [2, 1, 1, 2]),
         ({"world_model.schedule": "alternating"}, [2, 0, 1, 0], [0, 3, 0, 3]),
+        (
+            {"world_model.schedule": "alternating", "task_budget": 16},
+            [2, 0, 1, 2],
+            [0, 3, 0, 3],
+        ),  # in the last step all
         ({"world_model.schedule": "world_first", "task_budget": 32}, [0, 0, 0, 2], [2, 1, 1, 2]),
         ({"world_model.schedule": "hierarchical"}, [0, 0, 0, 5], [2, 1, 1, 2]),
         ({"world_model.schedule": "policy_leads"}, [2, 1, 0, 2], [0, 0, 0, 6]),
@@ -1172,7 +1177,8 @@ def test_schedules_make_the_updates_of_joint(dealt, schedule, policy, world_mode
     alternating, skipping, leading = (
         name in schedule.values() for name in ("alternating", "world_first", "policy_leads")
     )
-    groups = 4 if alternating or skipping else 8  # the last four wait for the next turn; the first four passed
+    waiting = alternating and "task_budget" not in schedule
+    groups = 4 if waiting or skipping else 8  # the last four wait for the next turn; the first four passed
     assert sum(learned for step in seen for learned, _ in step) == 2 * groups
     turn = 3 * (2 if alternating else 4 if leading else 1)  # of replay updates
     assert replays == [turn if n else 0 for n in world_model]

@@ -49,6 +49,7 @@ ORDER = (NOTHING, *MEMORIES, WORLD_MODEL, ENSEMBLE, VOTING, "imagine_memory", SI
 # A colour for everybody who says notes, the same in every figure.
 COLOURS = {NOTHING: "0.5", "table": "#4477AA", "nearest": "#66CCEE", "vote": "#99CCBB", "linear": "#DDCC77"}
 COLOURS |= {"boosted": "#EE7733", "additive": "#999933", "grammar": "#117733", WORLD_MODEL: "#AA3377", TRUTH: "black"}
+COLOURS |= {PLACEBO: "#CC6677", "imagine_memory": "#EE99AA", SILENT: "#CC99BB", ENSEMBLE: "#662288", VOTING: "#9977DD"}
 HEADLINE = ("truth", "grammar_frozen", "boosted_frozen", "imagine", "imagine_frozen", "table_frozen", "baseline")
 NOTED = ("imagine", "imagine_memory", "memory", "truth")  # the couplings that say notes, also in evaluations
 COLUMNS = "arm policy notes world circumstances replies metric split median low high runs source".split()
@@ -410,7 +411,8 @@ def draw_curves(
 
 def looks_of(runs: Runs) -> dict[str, dict]:
     """Of each arm: the colour of who says the notes, thick where that is the world model, with squares where feedback
-    is said as well, dashed where the policy is frozen; others, and those alike, have diamonds, each another colour."""
+    is said as well, dashed where the policy is frozen; others, and those alike, have diamonds, each another colour, or
+    triangles where colours come again."""
     palette, looks = sns.color_palette(), {}
     others: dict[tuple, int] = {}  # (notes, how many arms alike there were before) -> number of the colour
     alike: Counter = Counter()
@@ -422,7 +424,7 @@ def looks_of(runs: Runs) -> dict[str, dict]:
             look = {"color": COLOURS[who], "marker": "s" if also else "o", "lw": 2.8 if who == WORLD_MODEL else 1.5}
         else:
             number = others.setdefault((notes, before), len(others))
-            look = {"color": palette[number % len(palette)], "marker": "D", "lw": 1.5}
+            look = {"color": palette[number % len(palette)], "marker": "D^vP"[number // len(palette) % 4], "lw": 1.5}
         looks[arm] = look | {"ls": "--" if policy == FROZEN else "-"}
     return looks
 

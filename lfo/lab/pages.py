@@ -222,10 +222,11 @@ def headline(results: Path) -> str:
     if not shown:
         return "No arm was measured yet in these worlds: `make notebooks`."
     ends = sorted({pick(int(r["runs"]) for r in shown) for pick in (min, max)})
+    worlds = {r["world"] for r in read_table(results / "summary.csv")} - {"all"}
     dials = f"{shown[0]['circumstances']} kinds of circumstances, replies with {shown[0]['replies']}"
     caption = (
         f"Greedy success, all levels ({dials}), after 320 tasks (DAPO alone 800); median and 95%\n"
-        f"interval, {' to '.join(map(str, ends))} runs in 5 worlds, known and new companies:"
+        f"interval, {' to '.join(map(str, ends))} runs in {len(worlds)} worlds, known and new companies:"
     )
     drawn = [f"![{what}](results/{name}.png)" for name, what in FIGURES.items() if (results / f"{name}.png").exists()]
     return "\n\n".join(filter(None, (caption, "\n".join(lines), _verdicts(results), "\n".join(drawn))))
@@ -262,8 +263,10 @@ def _verdict(parts: Mapping[str, Mapping[str, str]]) -> str:
     verdicts = [row["verdict"] for row in parts.values()]
     if len(parts) == 1:
         (row,) = parts.values()
-        value, low, high = (f"{100 * float(row[name]):.0f}" if row[name] else "" for name in ("value", "low", "high"))
-        return f"**{row['verdict']}** ({f'{value} [{low}, {high}]' if value else 'never got there'})"
+        factor, places = (1, 1) if "times fewer" in row["claim"] else (100, 0)
+        value, *ends = (f"{factor * float(row[name] or 'nan'):.{places}f}" for name in ("value", "low", "high"))
+        said = f"{value} [{', '.join(ends)}]" if row["value"] else "never got there"
+        return f"**{row['verdict']}** ({said})"
     refuted = [part for part, row in parts.items() if row["verdict"] == REFUTED]
     count = f"{verdicts.count(SUPPORTED)}/{len(verdicts)}"
     count += f"; refuted: {', '.join(refuted)}" if refuted else ""

@@ -126,9 +126,7 @@ class Learner:
                 metrics |= self._learn_replies(examples, seed, name)
         return metrics | self._step(lr_factor)
 
-    def replay(
-        self, examples: Sequence[Encoded], lr_factor: float, seed: int, adapter: str | None = None
-    ) -> dict[str, float]:
+    def replay(self, examples: Sequence[Encoded], lr_factor: float, seed: int, adapter=None) -> dict[str, float]:
         """One optimizer step on ``lam * world_model_loss`` alone, of this listener; None: of the first."""
         return self._learn_replies(examples, seed, adapter or self.layout.listener) | self._step(lr_factor)
 

@@ -1,8 +1,8 @@
 """Who learns in which step, and what waits for its turn. Bookkeeping alone: nothing is learned here.
 
 Whoever waits gets what it missed at its next turn, and everybody has one in the last step, so that numbers of updates
-are those of `joint`, but for `world_first`, where the policy lets the first tasks pass. Rollouts that wait grow no
-staler: the policy does not move before its turn.
+are those of `joint`; but with `world_first` the policy lets the first tasks pass, and what feedback has corrected is
+replayed at the policy's turns alone. Rollouts that wait grow no staler: the policy does not move before its turn.
 """
 
 from __future__ import annotations

@@ -381,7 +381,9 @@ def test_arms_of_any_number_can_be_drawn(runs):
     assert (
         len(lines) == 12 and len({(line.get_color(), line.get_marker(), line.get_linestyle()) for line in lines}) == 12
     )
-    assert sorted(line.get_marker() for line in lines) == ["D"] * 9 + ["o"] * 3
+    assert sorted(line.get_marker() for line in lines) == ["D"] * 8 + ["o"] * 4
+    looks = factorial.looks_of({f"{arm} {k}": folders for k in range(5) for arm, folders in runs.items()})
+    assert len({tuple(look.items()) for look in looks.values()}) == len(looks) == 20, "other markers where colours end"
 
 
 def test_what_is_known_is_drawn_against_tasks(tmp_path):

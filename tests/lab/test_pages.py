@@ -59,6 +59,7 @@ training adds 10 points: imagine,test,0.1,0.1,0.1,15,0.3,undecided
 imagine knows: aim,validation,0.5057,0.4743,0.5174,15,0.01,refuted
 imagine is faster: baseline,validation,,,,15,1.0,undecided
 imagine is faster: baseline,test,,,,15,1.0,undecided
+imagine needs 3 times fewer: baseline,test,3.4,3.1,4,15,1.0,supported
 """
 
 
@@ -80,7 +81,9 @@ def test_rows_are_medians_with_intervals_in_percent(root):
     assert lines[0].startswith(
         "Greedy success, all levels (4 kinds of circumstances, replies with reasons), after 320 tasks"
     )
-    assert lines[1].startswith("interval, 6 to 15 runs in 5 worlds")
+    assert lines[1].startswith("interval, 6 to 15 runs in 1 worlds")
+    budgets = [config.load_config(ROOT / "configs" / f"{name}.yaml").task_budget for name in ("laptop", "baseline")]
+    assert budgets == [320, 800], "as the caption says"
     assert [line for line in lines if line.startswith("| ")][1:] == [  # no row of arms that were not run
         f"| table | {pages.ROWS['table']} | 50% [40, 100] | 40% [30, 100] |  |  |",
         f"| world model | {pages.ROWS['world model']} |  |  |  | 80% [70, 100] |",
@@ -106,6 +109,7 @@ def test_a_hypothesis_is_as_good_as_all_of_its_claims(root):
         "- training adds 10 points: new **refuted** (0/2; refuted: table)",
         "- imagine knows: known **refuted** (51 [47, 52])",
         "- imagine is faster: **undecided** (never got there)",
+        "- imagine needs 3 times fewer: new **supported** (3.4 [3.1, 4.0])",
     ]
 
 

@@ -405,6 +405,7 @@ def test_gpus_want_ray(base_config, tmp_path, capsys):
 def test_what_a_clone_brings_along_is_no_progress(base_config, tmp_path, in_process, capsys):
     """Committed metrics of an earlier run, without its checkpoints: all is still to be done."""
     config = base_config[0]
+    RunFolder(tmp_path).begin(config)
     (tmp_path / "metrics.jsonl").write_text('{"kind": "step", "tasks": 1, "train_success": 0.5}\n')
     assert RunFolder(tmp_path).tasks_done() == 0
     train_many({tmp_path: config})

@@ -113,7 +113,7 @@ class Sessions:
         """Begin an episode of a task, in a session of this id or of a new one.
 
         Raises:
-            NotFound: there is no such task. TypeError: the environment has no such option.
+            NotFound: there is no such task. ConfigError: the environment has no such option.
             TooManySessions: there is no room. Others: as the environment raises them.
         """
         task, key = self._task(asked.sample_index), asked.session_id or uuid.uuid4().hex
