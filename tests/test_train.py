@@ -220,7 +220,7 @@ def test_what_a_run_folder_holds(uninterrupted):
     assert json.loads((folder / "config.json").read_text()) == as_dict(config)
     facts = json.loads((folder / "provenance.json").read_text())
     assert facts["seed"] == config.seed and facts["config"]["task_budget"] == 6
-    assert set(facts["packages"]) == {"torch", "transformers", "peft", "numpy"}
+    assert set(facts["packages"]) == {"lfo", "torch", "transformers", "peft", "numpy"}
     assert sorted(p.name for p in (folder / "adapters").iterdir()) == ["v00006", "v00007"]  # v00001 is untrained
     assert sorted(p.name for p in (folder / "checkpoints").iterdir()) == ["step-000004.pt", "step-000006.pt"]
     assert set(RunFolder(folder).adapters()) == {POLICY, WORLD_MODEL}
