@@ -102,8 +102,8 @@ TABLES = {
     "What these know at the end, as above (`..._frozen` hear reasons, `..._list` lists):",
     "04_ensemble_verdicts": "### Claims about several world models\n\n"
     "Three that vote (`imagine_ensemble_frozen`), one with as many updates (`imagine_long_frozen`), and one with as\n"
-    "many votes (`imagine_voting_frozen`), as far as they were run; and one that replays half of its calls as they were\n"
-    "heard (`imagine_half_frozen`):",
+    "many votes (`imagine_voting_frozen`), as far as they were run; and one that replays half of its calls as they\n"
+    "were heard (`imagine_half_frozen`):",
     "04_second_base": "### A base that never saw a note\n\n"
     "As in the factorial, in the same worlds, with a base that was pretrained without notes\n"
     "([second_base.yaml](../configs/second_base.yaml)):",
