@@ -371,7 +371,7 @@ def curve_figure(runs: Runs, against: str = "tasks", kind: str = "success") -> p
     looks, apart = looks_of(runs), len(runs) > len(sns.color_palette())
     policies = {arm: _panel_of(RunFolder(folders[0]).config) if apart else "" for arm, folders in runs.items()}
     rows = sorted(set(policies.values())) or [""]  # nothing to be drawn
-    size = (11.5, 3.8 * len(rows))
+    size = (13, 3.8 * len(rows))
     fig, axes = plt.subplots(len(rows), 2, figsize=size, sharex=True, sharey=True, squeeze=False, layout="constrained")
     for row, policy in zip(axes, rows, strict=True):
         part = {arm: folders for arm, folders in runs.items() if policies[arm] == policy}
