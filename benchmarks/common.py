@@ -27,15 +27,15 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM, LogitsProcessor, PreTrainedModel
 
 from lfo.config import RunConfig, derive_seed, load_config
-from lfo.couplings import Plain
+from lfo.couplings import Plain, plain
 from lfo.lab import statistics
-from lfo.protocols import AdapterLayout, Environment
+from lfo.protocols import Environment
 from lfo.rollout import Completion, Prompt
 from lfo.rollout.batch import sample, uniform
 from lfo.rollout.play import Waves
 from lfo.runs import provenance
 from lfo.train import Run
-from lfo.types import POLICY, Attempt
+from lfo.types import Attempt
 
 BASE = "data/base"
 TABLE = Path(__file__).with_name("results.csv")
@@ -49,7 +49,7 @@ SETTINGS = (
     "ATEN_CPU_CAPABILITY",
 )
 BF16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}  # as Linux names the instructions on x86 and Arm
-ALONE = Plain(AdapterLayout((POLICY,), ()))  # a policy without a world model
+ALONE = Plain(plain.ALONE)  # a policy without a world model
 NO_WORLD_MODEL = {"world_model": None}
 
 

@@ -12,7 +12,7 @@ from toy import Counting
 from lfo import distributed
 from lfo.config import EnvConfig, FeedbackConfig, PolicyConfig, RolloutConfig, RunConfig, WorldModelConfig
 from lfo.couplings import Guided, Imagine, Memory, Plain, Truth, alone
-from lfo.couplings.plain import BOTH
+from lfo.couplings.plain import ALONE, BOTH, SHARED
 from lfo.envs.base import written
 from lfo.envs.phone import PhoneEnvironment
 from lfo.envs.phone.tools import form, phone_call, search
@@ -29,7 +29,6 @@ from lfo.evaluate import (
 )
 from lfo.lab.dials import as_example
 from lfo.proportions import wilson
-from lfo.protocols import AdapterLayout
 from lfo.text.base import load_tokenizer
 from lfo.text.codec import Codec
 from lfo.types import Example, Hangup, Malformed, Outcome, Task, Turn
@@ -330,7 +329,7 @@ def test_what_a_policy_can_do_without_its_notes_is_shown(codec, coupling, rate, 
     """Where it is trained and notes were read: else the same episodes would be played twice, or say nothing new."""
     config = config_of(WorldModelConfig(coupling=coupling), eval_tasks=1, eval_episodes=1)
     config = dataclasses.replace(config, feedback=feedback, policy=PolicyConfig(learning_rate=rate))
-    inner = Truth(codec) if coupling == "truth" else Plain(AdapterLayout(("policy",), ()))
+    inner = Truth(codec) if coupling == "truth" else Plain(ALONE)
     around = Guided(config, codec, inner) if feedback else inner
     rows = evaluation_rows(Scripted(codec, calling), codec, around, config)
     assert sum(row["kind"] == "unaided" and row["level"] == 0 for row in rows) == expected
@@ -354,14 +353,14 @@ def test_outcomes_are_told_task_by_task(base_path):
     codec = Codec(load_tokenizer(base_path), Counting())
     config = RunConfig(eval_splits=("test",), eval_tasks=3, eval_episodes=2)
     answer = 'count<|args|>{"number": "2"}'
-    rows = evaluation_rows(Scripted(codec, lambda t, p: answer), codec, Plain(AdapterLayout(("policy",), ())), config)
+    rows = evaluation_rows(Scripted(codec, lambda t, p: answer), codec, Plain(ALONE), config)
     assert [row["successes"] for row in rows if row["kind"] == "outcomes"] == ["001100"]
 
 
 def test_without_a_world_model_nothing_is_asked_of_one(codec):
     config = config_of(None, eval_tasks=1, eval_episodes=1)
     engine = Scripted(codec, searching)
-    rows = evaluation_rows(engine, codec, Plain(AdapterLayout(("policy",), ())), config)
+    rows = evaluation_rows(engine, codec, Plain(ALONE), config)
     assert [r["kind"] for r in rows] == ["success", "success", "outcomes", "behaviour"]
     assert {p.adapter for p in engine.prompts} == {"policy"}
 
@@ -369,7 +368,7 @@ def test_without_a_world_model_nothing_is_asked_of_one(codec):
 def test_whoever_listens_is_examined_be_it_the_policy(codec):
     config = config_of(WorldModelConfig(coupling="shared"), eval_tasks=1, eval_episodes=1)
     engine = Scripted(codec, searching)
-    rows = evaluation_rows(engine, codec, Plain(AdapterLayout(("policy",), ("policy",))), config)
+    rows = evaluation_rows(engine, codec, Plain(SHARED), config)
     assert [r["kind"] for r in rows][-1] == "rules"
     assert {p.adapter for p in engine.prompts} == {"policy"}
 
@@ -379,7 +378,7 @@ def test_splits_are_evaluated_in_their_order_with_their_own_tasks(base_path):
     codec = Codec(load_tokenizer(base_path), Counting())
     config = RunConfig(eval_splits=("validation", "test"), eval_tasks=2, eval_episodes=1)
     answer = 'count<|args|>{"number": "2"}'
-    rows = evaluation_rows(Scripted(codec, lambda t, p: answer), codec, Plain(AdapterLayout(("policy",), ())), config)
+    rows = evaluation_rows(Scripted(codec, lambda t, p: answer), codec, Plain(ALONE), config)
     success = [(r["split"], r["level"], r["success"]) for r in rows if r["kind"] == "success"]
     levels = [(0, 0.5), (1, 0.0), (2, 1.0)]
     assert success == [(split, *level) for split in ("validation", "test") for level in levels]

@@ -158,8 +158,8 @@ IN_THE_CORE = [
 ]
 # 360 of them for later attempts that read feedback on earlier ones, 140 for PPO, 20 for episodes that are played
 # elsewhere, folders of epochs and trackers, 7 for a cache that fits the machine and for other sandboxes, 21 for
-# world models that vote, 11 for
-# folders whose metrics would be lost, what changed while a run waited, and runs of earlier versions that go on
+# world models that vote, 11 for folders whose metrics would be lost, what changed while a run waited, and runs of
+# earlier versions that go on
 MOST_LINES = 4_000
 
 

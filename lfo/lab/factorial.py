@@ -46,10 +46,24 @@ NOTHING, WORLD_MODEL, PLACEBO, TRUTH = "nothing", "world model", "placebo", "tru
 SILENT, ENSEMBLE, VOTING = "imagine_silent", "imagine_ensemble", "imagine_voting"
 MEMORIES = ("table", "nearest", "vote", "linear", "boosted", "additive", "grammar")
 ORDER = (NOTHING, *MEMORIES, WORLD_MODEL, ENSEMBLE, VOTING, "imagine_memory", SILENT, TRUTH)
-# A colour for everybody who says notes, the same in every figure.
-COLOURS = {NOTHING: "0.5", "table": "#4477AA", "nearest": "#66CCEE", "vote": "#99CCBB", "linear": "#DDCC77"}
-COLOURS |= {"boosted": "#EE7733", "additive": "#999933", "grammar": "#117733", WORLD_MODEL: "#AA3377", TRUTH: "black"}
-COLOURS |= {PLACEBO: "#CC6677", "imagine_memory": "#EE99AA", SILENT: "#CC99BB", ENSEMBLE: "#662288", VOTING: "#9977DD"}
+# A colour for everybody who says notes, the same in all curves.
+COLOURS = {
+    NOTHING: "0.5",
+    "table": "#4477AA",
+    "nearest": "#66CCEE",
+    "vote": "#99CCBB",
+    "linear": "#DDCC77",
+    "boosted": "#EE7733",
+    "additive": "#999933",
+    "grammar": "#117733",
+    WORLD_MODEL: "#AA3377",
+    ENSEMBLE: "#662288",
+    VOTING: "#9977DD",
+    "imagine_memory": "#EE99AA",
+    SILENT: "#CC99BB",
+    PLACEBO: "#CC6677",
+    TRUTH: "black",
+}
 HEADLINE = ("truth", "grammar_frozen", "boosted_frozen", "imagine", "imagine_frozen", "table_frozen", "baseline")
 NOTED = ("imagine", "imagine_memory", "memory", "truth")  # the couplings that say notes, also in evaluations
 COLUMNS = "arm policy notes world circumstances replies metric split median low high runs source".split()

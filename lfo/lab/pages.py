@@ -35,6 +35,7 @@ FIGURES = {
     "04_dials": "circumstances and reasons, policy frozen",
     "04_curves": "success against sampled tasks",
 }
+CLAIMED = "What was claimed ([rule](docs/metrics.md)), in brackets what was found (%), or how many are supported:\n"
 KNOWN, NEW = "validation", "test"
 PLACES = {KNOWN: "known", NEW: "new"}  # companies
 
@@ -246,11 +247,7 @@ def _verdicts(results: Path) -> str:
     for row in read_table(results / "04_verdicts.csv"):
         hypothesis, _, part = row["claim"].rpartition(": ")
         found.setdefault(hypothesis or part, {}).setdefault(row["split"], {})[part] = row
-    lines = (
-        ["What was claimed ([rule](docs/metrics.md)), in brackets what was found (%), or how many are supported:\n"]
-        if found
-        else []
-    )
+    lines = [CLAIMED] if found else []
     for hypothesis, splits in found.items():
         said = {PLACES[split]: _verdict(parts) for split, parts in splits.items()}
         alike = len({*said.values()}) < len(said)
@@ -265,9 +262,8 @@ def _verdict(parts: Mapping[str, Mapping[str, str]]) -> str:
     if len(parts) == 1:
         (row,) = parts.values()
         factor, places = (1, 1) if "times fewer" in row["claim"] else (100, 0)
-        value, *ends = (f"{factor * float(row[name] or 'nan'):.{places}f}" for name in ("value", "low", "high"))
-        said = f"{value} [{', '.join(ends)}]" if row["value"] else "never got there"
-        return f"**{row['verdict']}** ({said})"
+        found = [f"{factor * float(row[name]):.{places}f}" for name in ("value", "low", "high") if row[name]]
+        return f"**{row['verdict']}** ({'{} [{}, {}]'.format(*found) if found else 'never got there'})"
     refuted = [part for part, row in parts.items() if row["verdict"] == REFUTED]
     count = f"{verdicts.count(SUPPORTED)}/{len(verdicts)}"
     count += f"; refuted: {', '.join(refuted)}" if refuted else ""

@@ -23,15 +23,16 @@ from torch.profiler import ProfilerActivity, profile
 from transformers import AutoModelForCausalLM, Qwen3Config
 
 from lfo.config import RunConfig, build
-from lfo.couplings import BOTH, make_coupling
+from lfo.couplings import make_coupling
+from lfo.couplings.plain import ALONE, STACKED
 from lfo.lab.plan import BACKWARD, GIB, LOSS, MOMENTS, GpuPlan, in_bf16, learner_items, plan, shape_of
 from lfo.learn.forward import LOGITS
 from lfo.learn.learner import Learner
 from lfo.learn.objectives import Dapo
-from lfo.protocols import AdapterLayout, Environment
+from lfo.protocols import Environment
 from lfo.rollout import make_engine
 from lfo.rollout.play import play
-from lfo.types import POLICY, Encoded, Role, Sample
+from lfo.types import Encoded, Role, Sample
 
 MIB = 2**20
 PLANNED = "planned, not measured"
@@ -172,8 +173,7 @@ def random_base(folder: str | Path, vocabulary: int) -> str:
 def update_peaks(way: Way, base: str) -> dict[str, float]:
     """Bytes that one update needs beyond what was there before, and what was there: planned and measured."""
     config = way.config(base)
-    layout = AdapterLayout(BOTH.names, BOTH.listeners, stacked=True) if way.stacked else AdapterLayout((POLICY,), ())
-    learner = Learner(config, layout, Dapo(config), 0, bf16=way.autocast)
+    learner = Learner(config, STACKED if way.stacked else ALONE, Dapo(config), 0, bf16=way.autocast)
     learner.scorer.chunk = way.logits // way.vocabulary
     samples = [_sample(i, n) for i, n in enumerate(way.lengths, start=1)]
 

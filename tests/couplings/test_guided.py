@@ -12,9 +12,9 @@ from toy import Counting, Guessing
 
 from lfo import distributed
 from lfo.config import COUPLINGS, ConfigError, FeedbackConfig, ModelConfig, RunConfig, WorldModelConfig
-from lfo.couplings import Guided, Imagine, Plain, alone, make_coupling
+from lfo.couplings import Echo, Guided, Imagine, Plain, alone, make_coupling
 from lfo.couplings.feedback import SOURCE, accumulated
-from lfo.couplings.plain import ALONE
+from lfo.couplings.plain import ALONE, SHARED
 from lfo.couplings.retry import Retry
 from lfo.envs.base import written
 from lfo.envs.phone.tools import phone_call, search
@@ -402,10 +402,7 @@ def test_groups_without_feedback_have_no_teacher(guided, three):
 
 
 def test_replies_that_are_learned_in_passing_stay_where_they_were_heard(three, bank):
-    from lfo.couplings import Echo
-    from lfo.protocols import AdapterLayout
-
-    echo = Echo(AdapterLayout(("policy",), ("policy",)), ("make_phone_call",))
+    echo = Echo(SHARED, ("make_phone_call",))
     coupling = Guided(config({"coupling": "echo"}, learn="free"), bank, echo)
     listened, view = coupling.views(three[2], sampled(three[2]))
     assert listened.tokens == three[2].tokens and any(listened.heard) and listened.advantages is None

@@ -9,11 +9,11 @@ from scripted import Scripted, by_turn
 from test_docs import members, shown
 
 from lfo.config import RolloutConfig
-from lfo.couplings import Plain
+from lfo.couplings import ALONE, Plain
 from lfo.envs.adapters import gym
 from lfo.envs.adapters.gym import GymEnvironment, GymEpisode
 from lfo.envs.base import parse_action, written
-from lfo.protocols import AdapterLayout, Environment, Episode
+from lfo.protocols import Environment, Episode
 from lfo.rollout.play import play
 from lfo.runs import RunFolder
 from lfo.text.base import load_tokenizer
@@ -150,7 +150,7 @@ def test_a_rollout_calls_the_tool(base_path, parity):
     codec = Codec(load_tokenizer(base_path), parity)
     task = next(task for task in parity.tasks("train") if parity.episode(task, 0).request == EVEN)
     engine = Scripted(codec, by_turn(act("odd"), act("even")))
-    plain = Plain(AdapterLayout(("policy",), ()))
+    plain = Plain(ALONE)
     (row,) = play(engine, codec, [[[Attempt(task, 0, 0)]]], plain, RolloutConfig(), 0)
     assert row.success and row.outcome.reward == 1.0
     assert codec.decode(row.tokens) == (
