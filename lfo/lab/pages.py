@@ -73,6 +73,9 @@ TABLES = {
     "04_untrained": "### World models beside the untrained base\n\n"
     "Is a world model better than the base that it began as? Of the replies to its own policy's calls\n"
     "at held-out tasks those that it had right, before training and at the end, which are not the same calls:",
+    "04_way": "### What is known of first and of later calls\n\n"
+    "Of calls on the ways of held-out tasks, the share whose reply is known, by whether some department has served\n"
+    "the caller before, and of those at companies whose rules are usual (policies frozen; runs that were asked):",
     "06_replies": "### Which replies world models have right\n\n"
     "Of `imagine` and of the base that it began as, on the same calls, by caller and by kind of reply\n"
     "([notebook 06](../notebooks/06_wm_probing.ipynb)):",

@@ -1,7 +1,8 @@
 """A finished run where it was not trained: new companies, unusual rules, other levels, unheard phrasings; told more.
 
 `measure`, `measure_told` and `measure_notes` play a run's newest adapters and write one row per episode into the run
-folder, once; the tables of notebook 04 are drawn from those files alone (`lfo.lab.transfer_tables`).
+folder, once, `measure_way` asks its world model or memory and writes one per question; the tables of notebook 04 are
+drawn from those files alone (`lfo.lab.transfer_tables`).
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -20,11 +22,11 @@ from lfo.envs.phone import World
 from lfo.envs.phone.records import PhoneTask
 from lfo.envs.phone.tools import FORM
 from lfo.envs.phone.world import LEVELS
-from lfo.evaluate import play_tasks
+from lfo.evaluate import play_tasks, predict_replies
 from lfo.lab.reading import read_measurement, write_measurement
 from lfo.lab.told import told_as_in, usual_world
-from lfo.lab.transfer_tables import NOTES, TOLD, TRANSFER
-from lfo.protocols import Knowledge
+from lfo.lab.transfer_tables import NOTES, TOLD, TRANSFER, WAY
+from lfo.protocols import Knowledge, Question
 from lfo.rollout.tasks import TaskStream
 from lfo.runs import RunError, RunFolder
 from lfo.train import Player, load_player
@@ -151,6 +153,42 @@ def measure_notes(folder: str | Path) -> pd.DataFrame:
             where = {"split": split, "most": most, "task_id": row.task_id}
             rows.append({**where, "notes": notes, "success": int(row.success)})
     return write_measurement(run, NOTES, rows)
+
+
+def measure_way(folder: str | Path) -> pd.DataFrame:
+    """One row per call on the ways of the tasks of the run's own evaluation splits: split, task_id, call, variation,
+    right. For runs with a world model or a memory.
+
+    call: `first`, made while nobody has served the caller, or `later`. variation: as in `measure`. right: what is said
+    of it means what would be answered. Measured once, as by `measure`.
+
+    Raises:
+        RunError: nobody in the run says what would be answered, or it has published no adapters.
+    """
+    run = RunFolder(folder)
+    if run.measured(WAY):
+        return read_measurement(run, WAY)
+    player, rows = load_player(folder), []
+    coupling, knowledge, world = player.coupling, player.env.knowledge, player.env.world
+    if not coupling.recall and not coupling.layout.listener:
+        raise RunError(f"{folder} has the coupling {run.config.coupling}, which predicts no replies.")
+    for split in player.config.eval_splits:
+        steps = knowledge.steps(split)
+        said = _answers(player, [step.question for step in steps])
+        for step, text in zip(steps, said, strict=True):
+            *_, served = knowledge.place(step.question)
+            where = {"split": split, "task_id": step.task_id, "call": "later" if served else "first"}
+            right = int(knowledge.meaning(text) == knowledge.meaning(step.truth))
+            rows.append({**where, "variation": world.variation(step.company_id), "right": right})
+    return write_measurement(run, WAY, rows)
+
+
+def _answers(player: Player, asked: Sequence[Question]) -> list[str]:
+    """What a run's memory or its world model says would be answered."""
+    engine, codec, coupling = player.engine, player.codec, player.coupling
+    if coupling.recall:
+        return coupling.recall(asked)
+    return predict_replies(engine, codec, [codec.question(question) for question in asked], coupling)
 
 
 def _evaluation(player: Player, split: str, coupling: Plain) -> list[Rollout]:

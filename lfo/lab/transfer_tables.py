@@ -1,5 +1,5 @@
 """Tables of frozen runs: elsewhere (transfer.csv), told more or less (told.csv), by the notes they read (notes.csv),
-see `lfo.lab.transfer`; within several attempts (attempts.csv), see `lfo.lab.attempts`.
+what they know (way.csv), see `lfo.lab.transfer`; within several attempts (attempts.csv), see `lfo.lab.attempts`.
 
 Every interval is that of `lfo.lab.hierarchy`: worlds, runs, companies and tasks are resampled.
 """
@@ -20,7 +20,7 @@ from lfo.lab.reading import RUN, Runs, by_run, cells, count_runs, measurements, 
 from lfo.lab.statistics import Estimate, in_percent, pass_hat_k
 from lfo.runs import RunFolder
 
-TRANSFER, TOLD, NOTES, ATTEMPTS = "transfer.csv", "told.csv", "notes.csv", "attempts.csv"
+TRANSFER, TOLD, NOTES, WAY, ATTEMPTS = "transfer.csv", "told.csv", "notes.csv", "way.csv", "attempts.csv"
 FIRST = number(0)
 
 
@@ -136,6 +136,18 @@ def notes_table(runs: Runs) -> pd.DataFrame:
             success, read = (study.find(number(place), middle(most), [most]) for place in (0, 1))
             numbers = {"notes read": read.value, "success": success.value, "low": success.low, "high": success.high}
             found.append(named | {"notes at most": most} | numbers | {"runs": success.runs})
+    return pd.DataFrame(found)
+
+
+def way_table(runs: Runs) -> pd.DataFrame:
+    """Shares of the calls on the ways of held-out tasks whose reply is known, by whether somebody has served the caller
+    before: medians over the runs, 95%. usual: of those at companies that follow the typical rules."""
+    rows = with_companies(measurements(runs, WAY, "run notebook 04, or `lfo.lab.transfer.measure_way`"), runs)
+    found = []
+    for named, part in parts(rows, "arm", "split", "call"):
+        known, usual = estimate(part, ["right"]), estimate(part.query("variation == 'typical'"), ["right"])
+        calls = round(len(part) / known.n)
+        found.append(named | {"calls": calls} | cells(known, "known") | {"usual": usual.value, "runs": known.n})
     return pd.DataFrame(found)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 from collections import Counter
@@ -14,13 +15,14 @@ from lfo.envs import make_environment
 from lfo.envs.phone import PhoneEnvironment, Rules, callers
 from lfo.envs.phone.knowledge import PhoneKnowledge
 from lfo.envs.phone.phrasings import read_reply
+from lfo.envs.phone.records import VARIATIONS
 from lfo.envs.phone.tools import FORM
 from lfo.envs.phone.vocabulary import CIRCUMSTANCES, FIELDS
 from lfo.envs.phone.world import LEVELS
 from lfo.lab import transfer
 from lfo.lab.told import told_as_in, usual_world
-from lfo.lab.transfer import CONDITIONS, TELLERS, measure, measure_notes, measure_told
-from lfo.lab.transfer_tables import TRANSFER
+from lfo.lab.transfer import CONDITIONS, TELLERS, measure, measure_notes, measure_told, measure_way
+from lfo.lab.transfer_tables import TRANSFER, WAY, way_table
 from lfo.rollout.tasks import TaskStream
 from lfo.runs import RunError, RunFolder
 from lfo.text.codec import Codec
@@ -182,6 +184,36 @@ def test_how_many_notes_are_told_and_read(run, monkeypatch):
     assert set(rows["notes"]) == {2} and set(rows["split"]) == {"validation", "test"}
     monkeypatch.setattr(transfer, "play_tasks", None)
     assert measure_notes(run).equals(rows)
+
+
+def test_what_is_known_of_calls_before_and_after_somebody_has_served(run, monkeypatch):
+    """By somebody who says of every call what would be answered if it were the first."""
+
+    def alone(player, asked):
+        return [player.env.knowledge.truth(dataclasses.replace(q, turns=q.turns[:1])) for q in asked]
+
+    monkeypatch.setattr(transfer, "_answers", alone)
+    rows = measure_way(run)
+    assert set(rows["split"]) == {"validation", "test"} and set(rows["call"]) == {"first", "later"}
+    assert rows.query("call == 'first'")["right"].all(), "nobody has served: nothing is different"
+    assert 0 < rows.query("call == 'later'")["right"].mean() < 1, "some departments want another to be called first"
+    assert set(rows["variation"]) <= set(VARIATIONS) and (run / WAY).exists()
+    monkeypatch.setattr(transfer, "_answers", None)
+    assert measure_way(run).equals(rows)
+    table = way_table({"imagine": [run]}).set_index(["companies", "call"])
+    assert len(table) == 4 and table["calls"].sum() == len(rows) and (table["runs"] == 1).all()
+    assert (table.xs("first", level="call")[["known", "usual"]] == 1).all(axis=None)
+
+
+def test_memories_and_world_models_are_asked_what_they_know(run, make_config, base_path, tmp_path):
+    """A table that has heard nothing says nothing; whoever is told the truth predicts nothing."""
+    settings = {"model.base": str(base_path), "env.levels": [1]}
+    for coupling in ("memory", "truth"):
+        RunFolder(tmp_path / coupling).begin(make_config(**settings, **{"world_model.coupling": coupling}))
+        shutil.copytree(run / "adapters", tmp_path / coupling / "adapters")
+    assert not measure_way(tmp_path / "memory")["right"].any()
+    with pytest.raises(RunError, match="has the coupling truth, which predicts no replies"):
+        measure_way(tmp_path / "truth")
 
 
 def test_only_policies_that_imagine_are_told_anything(tmp_path, make_config):
