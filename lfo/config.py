@@ -147,7 +147,8 @@ class WorldModelConfig:
     votes: Positive = 1  # replies of each to a question, all but one sampled; noted is what most of all replies mean
     shuffle: Flag = False  # placebo: calls are learned with the replies of other tasks' calls
     dream_agreement: Share = 1.0  # share of the imagined replies to a dreamt call that must say success; `dream` only
-    recall: Literal["table", "nearest", "vote", "linear", "boosted", "additive", "grammar"] = "table"  # `memory` only
+    # who makes notes of what was heard; `memory` only
+    recall: Literal["table", "backoff", "nearest", "vote", "linear", "boosted", "additive", "grammar"] = "table"
     unsure_below: Share = 0.0  # share of further replies, four or more, that must agree, or no more is noted; `imagine`
     context_distillation: Weight = 0.0  # weight of the same actions without the notes before them
     curiosity: Weight = 0.0  # weight of the world model's surprise in the reward, per nat and reply token

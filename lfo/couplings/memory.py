@@ -1,7 +1,8 @@
 """`memory`: the policy reads what may be said of a call from what was answered before, without any language model.
 
 The controls that a learned world model has to beat, and in many worlds the better choice. `table` looks a call up by
-what it is a case of (`Knowledge.cases`), the narrowest first; `nearest` takes the reply to the most similar call, by
+what it is a case of (`Knowledge.cases`), the narrowest first; `backoff` does, and where nothing was heard of that, what
+the call would be a case of if it were the episode's first; `nearest` takes the reply to the most similar call, by
 TF-IDF over `Knowledge.words`; `vote` takes what most of the three nearest mean; `linear`, `boosted` and `additive` are
 classifiers that the environment itself makes for what its answers mean, `grammar` is told how everything is said there
 (`Knowledge.classifier`).
@@ -9,6 +10,7 @@ classifiers that the environment itself makes for what its answers mean, `gramma
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Sequence
 
@@ -46,16 +48,19 @@ class Memory(Noted):
 
 def make_teller(recall: str, knowledge: Knowledge) -> Teller:
     """Who makes something of what was heard."""
-    if recall == "table":
-        return Table(knowledge)
+    if recall in ("table", "backoff"):
+        return Table(knowledge, backs_off=recall == "backoff")
     return Nearest(knowledge, NEIGHBOURS[recall]) if recall in NEIGHBOURS else knowledge.classifier(recall)
 
 
 class Table:
-    """Remembers replies by what the call was a case of. Replies that tell only a part are no case of anything."""
+    """Remembers replies by what the call was a case of. Replies that tell only a part are no case of anything.
 
-    def __init__(self, knowledge: Knowledge):
-        self.knowledge = knowledge
+    backs_off: of a call of which nothing was heard it says what it would of the same call before any other.
+    """
+
+    def __init__(self, knowledge: Knowledge, backs_off: bool = False):
+        self.knowledge, self.backs_off = knowledge, backs_off
         self.heard: set[Example] = set()
         self.replies: dict[Hashable, list[str]] = defaultdict(list)
 
@@ -67,7 +72,10 @@ class Table:
                     self.replies[case].append(example.reply)
 
     def answer(self, question: Question) -> str | None:
-        known = [self.replies[case] for case in self.knowledge.cases(question) if case in self.replies]
+        cases = self.knowledge.cases(question)
+        if self.backs_off:
+            cases += self.knowledge.cases(dataclasses.replace(question, turns=()))
+        known = [self.replies[case] for case in cases if case in self.replies]
         return usual(known[0], self.knowledge) if known else None
 
     def exactly(self, question: Question) -> str | None:

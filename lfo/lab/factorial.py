@@ -44,12 +44,13 @@ from lfo.runs import RunFolder
 FROZEN, TRAINED = "frozen", "trained"
 NOTHING, WORLD_MODEL, PLACEBO, TRUTH = "nothing", "world model", "placebo", "truth"
 SILENT, ENSEMBLE, VOTING = "imagine_silent", "imagine_ensemble", "imagine_voting"
-MEMORIES = ("table", "nearest", "vote", "linear", "boosted", "additive", "grammar")
+MEMORIES = ("table", "backoff", "nearest", "vote", "linear", "boosted", "additive", "grammar")
 ORDER = (NOTHING, *MEMORIES, WORLD_MODEL, ENSEMBLE, VOTING, "imagine_memory", SILENT, TRUTH)
 # A colour for everybody who says notes, the same in all curves.
 COLOURS = {
     NOTHING: "0.5",
     "table": "#4477AA",
+    "backoff": "#2255AA",
     "nearest": "#66CCEE",
     "vote": "#99CCBB",
     "linear": "#DDCC77",
