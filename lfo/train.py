@@ -78,9 +78,7 @@ class Run:
         self.codec, self.coupling = make_coupling(config, self.env)
         self.objective = make_objective(config)
         self.bf16 = uses_bf16(config, self.folder, device)
-        self.learner = Learner(
-            config, self.coupling.layout, self.objective, self.codec.pad_id, device=device, bf16=self.bf16
-        )
+        self.learner = Learner(config, self.coupling.layout, self.objective, self.codec.pad_id, device, self.bf16)
         self.engine: Engine = make_engine(config, device)
         self.buffer, self.due = ReplayBuffer(whole=self._whole), Due()
         self.successes, self.corrected = Successes(), Successes()

@@ -237,7 +237,10 @@ def test_what_a_config_names_is_found():
             "'none', 'shared', 'echo', 'stacked', 'imagine', 'imagine_memory', 'dream', 'memory', 'truth' or 'cloning',"
             " got 'joined'.",
         ),
-        ("world_model: {recall: all}", "'world_model.recall': input should be 'table', 'nearest', 'vote', 'linear'"),
+        (
+            "world_model: {recall: all}",
+            "'world_model.recall': input should be 'table', 'backoff', 'nearest', 'vote', 'linear'",
+        ),
         ("world_model: {coupling: dream, members: 2}", "world_model.members and votes are for notes: set coupling"),
         ("world_model: {votes: 3, curiosity: 0.5}", "set coupling 'imagine', and no curiosity"),
         ("{feedback: {source: imagined}, world_model: {members: 2}}", "'imagined' asks one world model for one reply"),

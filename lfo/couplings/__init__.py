@@ -14,7 +14,6 @@ from lfo.protocols import Coupling, Environment
 from lfo.text import Codec, load_codec
 
 __all__ = [
-    "ALONE",
     "BOTH",
     "Dream",
     "Echo",

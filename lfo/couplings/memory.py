@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 
 from lfo.config import WorldModelConfig
 from lfo.couplings.noted import Noted
@@ -72,16 +72,16 @@ class Table:
                     self.replies[case].append(example.reply)
 
     def answer(self, question: Question) -> str | None:
-        cases = self.knowledge.cases(question)
-        if self.backs_off:
-            cases += self.knowledge.cases(dataclasses.replace(question, turns=()))
-        known = [self.replies[case] for case in cases if case in self.replies]
-        return usual(known[0], self.knowledge) if known else None
+        first = [dataclasses.replace(question, turns=())] * self.backs_off
+        return self._heard(case for one in (question, *first) for case in self.knowledge.cases(one))
 
     def exactly(self, question: Question) -> str | None:
         """What was answered in the narrowest case."""
-        known = [self.replies.get(case) for case in self.knowledge.cases(question)[:1]]
-        return usual(known[0], self.knowledge) if any(known) else None
+        return self._heard(self.knowledge.cases(question)[:1])
+
+    def _heard(self, cases: Iterable[Hashable]) -> str | None:
+        replies = next((self.replies[case] for case in cases if case in self.replies), None)
+        return replies and usual(replies, self.knowledge)
 
 
 class Nearest:

@@ -20,7 +20,7 @@ from lfo.text.base import load_tokenizer
 from lfo.text.codec import Codec
 from lfo.types import Example, Role, Turn
 
-RECALLS = ("table", "nearest", "vote")
+RECALLS = ("table", "backoff", "nearest", "vote")
 DISPUTE, JOINT = "I want to dispute a charge.", "It is a joint account."
 HERE, THERE = "bank", "river"  # two banks; their numbers end in 3 and 13 for Billing
 
@@ -115,6 +115,18 @@ def test_of_equally_frequent_meanings_the_first_is_told(memory, banks):
     table = memory("table")
     table.hear([example(banks, question(banks), reply) for reply in (CARD, ZIP)])
     assert told(table, question(banks)) == CARD
+
+
+def test_of_a_later_call_the_table_says_nothing_unless_it_backs_off_to_the_first(memory, banks):
+    """What was heard of the very case is said first; another department is another case."""
+    later = question(banks, served=[SERVICE])
+    for recall, said in (("table", None), ("backoff", ZIP)):
+        table = memory(recall)
+        table.hear([example(banks, question(banks), ZIP)])
+        assert told(table, question(banks)) == ZIP and told(table, later) == said
+        assert told(table, question(banks, phone=SALES, served=[SERVICE])) is None
+        table.hear([example(banks, later, CARD)])
+        assert told(table, later) == CARD and told(table, question(banks)) == ZIP
 
 
 # --- what counts as heard --------------------------------------------------------------------

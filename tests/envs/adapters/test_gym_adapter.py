@@ -9,7 +9,7 @@ from scripted import Scripted, by_turn
 from test_docs import members, shown
 
 from lfo.config import RolloutConfig
-from lfo.couplings import ALONE, Plain
+from lfo.couplings.plain import ALONE, Plain
 from lfo.envs.adapters import gym
 from lfo.envs.adapters.gym import GymEnvironment, GymEpisode
 from lfo.envs.base import parse_action, written
