@@ -50,7 +50,7 @@ ORDER = (NOTHING, *MEMORIES, WORLD_MODEL, ENSEMBLE, VOTING, "imagine_memory", SI
 COLOURS = {
     NOTHING: "0.5",
     "table": "#4477AA",
-    "backoff": "#2255AA",
+    "backoff": "#222255",
     "nearest": "#66CCEE",
     "vote": "#99CCBB",
     "linear": "#DDCC77",
@@ -65,7 +65,16 @@ COLOURS = {
     PLACEBO: "#CC6677",
     TRUTH: "black",
 }
-HEADLINE = ("truth", "grammar_frozen", "boosted_frozen", "imagine", "imagine_frozen", "table_frozen", "baseline")
+HEADLINE = (
+    "truth",
+    "grammar_frozen",
+    "boosted_frozen",
+    "imagine",
+    "imagine_frozen",
+    "backoff_frozen",
+    "table_frozen",
+    "baseline",
+)
 NOTED = ("imagine", "imagine_memory", "memory", "truth")  # the couplings that say notes, also in evaluations
 COLUMNS = "arm policy notes world circumstances replies metric split median low high runs source".split()
 REACHED = 0.7  # of what somebody reaches who is told the truth

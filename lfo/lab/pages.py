@@ -22,7 +22,7 @@ class PageError(ValueError):
 ROWS = {
     "nothing": "DAPO on success alone, where the policy is trained",
     "table": "replies that were heard, looked up, else what is usual",
-    "nearest": "the reply to the most similar call so far",
+    "backoff": "... and of later calls, what first ones were told",
     "boosted": "a classifier that is told what fields are",
     "additive": "... and what circumstances are",
     "grammar": "... and how everything is said",
@@ -108,6 +108,9 @@ TABLES = {
     "Three that vote (`imagine_ensemble_frozen`), one with as many updates (`imagine_long_frozen`), and one with as\n"
     "many votes (`imagine_voting_frozen`), as far as they were run; and one that replays half of its calls as they\n"
     "were heard (`imagine_half_frozen`):",
+    "04_backoff_verdicts": "### A table that speaks of later calls\n\n"
+    "Of a call after somebody has served scouts hear nothing, and `table` is silent; `backoff` says of it what it\n"
+    "would of the same call as the first. Claims written when all others had been judged, before it was run:",
     "04_second_base": "### A base that never saw a note\n\n"
     "As in the factorial, in the same worlds, with a base that was pretrained without notes\n"
     "([second_base.yaml](../configs/second_base.yaml)):",
