@@ -111,6 +111,11 @@ TABLES = {
     "04_backoff_verdicts": "### A table that speaks of later calls\n\n"
     "Of a call after somebody has served scouts hear nothing, and `table` is silent; `backoff` says of it what it\n"
     "would of the same call as the first. Claims written when all others had been judged, before it was run:",
+    "04_six": "### Six kinds of circumstances\n\n"
+    "Success where requests combine six kinds, policies frozen ([six.yaml](../configs/six.yaml)):",
+    "04_six_verdicts": "### Claims about six kinds of circumstances\n\n"
+    "Claims written when the dials had been seen, before these runs in worlds 2 to 5:",
+    "04_six_known": "### What is known of six kinds of circumstances\n\nWhat these know at the end, as above:",
     "04_second_base": "### A base that never saw a note\n\n"
     "As in the factorial, in the same worlds, with a base that was pretrained without notes\n"
     "([second_base.yaml](../configs/second_base.yaml)):",

@@ -255,7 +255,12 @@ def test_the_claims_are_about_arms_that_exist(monkeypatch):
     monkeypatch.chdir(ROOT)  # grids name their configs from there
     grids = {"factorial": ["science.yaml"], "ablation": [p.name for p in Path("configs").glob("ablation_*.yaml")]}
     grids |= {"feedback": ["feedback_grid.yaml"], "reasons": ["science.yaml", "reasons.yaml"]}
-    grids |= {"second_base": ["second_base.yaml"], "ensemble": ["science.yaml"]}
+    grids |= {
+        "second_base": ["second_base.yaml"],
+        "ensemble": ["science.yaml"],
+        "backoff": ["science.yaml"],
+        "six": ["six.yaml"],
+    }
     for table, files in grids.items():
         arms = {arm for file in files for arm in by_arm(read_grid(Path("configs") / file, "out"))}
         claims = read_claims(CLAIMS, table)
@@ -290,6 +295,16 @@ def test_the_claims_of_notebook_04_are_the_ones_that_were_agreed():
     assert {c.measure for c in controls} == {"area"} and {c.bar for c in controls} == {0.05}
     others = {"none", "placebo", "shared", "stacked", "dream", "baseline", "table", "nearest", "additive"}
     assert {c.other for c in controls} >= others | {"table_frozen", "nearest_frozen", "additive_frozen"}
+
+
+def test_six_kinds_of_circumstances_are_all_that_differs_from_the_headline(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    science = read_grid("configs/science.yaml", "out")
+    for folder, config in read_grid("configs/six.yaml", "out").items():
+        arm = folder.parent.name.replace("_six", "_frozen")
+        same = science[folder.parents[1] / arm / folder.name]
+        assert config.env == dataclasses.replace(same.env, circumstances=6)
+        assert (config.world_model, config.policy, config.seed) == (same.world_model, same.policy, same.seed)
 
 
 def test_arms_beside_three_world_models_differ_in_what_their_names_say(monkeypatch):
