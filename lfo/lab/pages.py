@@ -22,7 +22,7 @@ class PageError(ValueError):
 ROWS = {
     "nothing": "DAPO on success alone, where the policy is trained",
     "table": "replies that were heard, looked up, else what is usual",
-    "backoff": "... and of later calls, what first ones were told",
+    "backoff": "... also where a call is not the first",
     "boosted": "a classifier that is told what fields are",
     "additive": "... and what circumstances are",
     "grammar": "... and how everything is said",
