@@ -2,7 +2,7 @@
 
 The controls that a learned world model has to beat, and in many worlds the better choice. `table` looks a call up by
 what it is a case of (`Knowledge.cases`), the narrowest first; `backoff` does, and where nothing was heard of that, what
-the call would be a case of if it were the episode's first; `nearest` takes the reply to the most similar call, by
+the call would be a case of if nothing had happened before; `nearest` takes the reply to the most similar call, by
 TF-IDF over `Knowledge.words`; `vote` takes what most of the three nearest mean; `linear`, `boosted` and `additive` are
 classifiers that the environment itself makes for what its answers mean, `grammar` is told how everything is said there
 (`Knowledge.classifier`).
@@ -56,7 +56,8 @@ def make_teller(recall: str, knowledge: Knowledge) -> Teller:
 class Table:
     """Remembers replies by what the call was a case of. Replies that tell only a part are no case of anything.
 
-    backs_off: of a call of which nothing was heard it says what it would of the same call before any other.
+    backs_off: of a call of which nothing was heard, in any case, it says what it would if nothing had happened before;
+    also where that sends the caller to somebody who has served already.
     """
 
     def __init__(self, knowledge: Knowledge, backs_off: bool = False):
@@ -72,8 +73,8 @@ class Table:
                     self.replies[case].append(example.reply)
 
     def answer(self, question: Question) -> str | None:
-        first = [dataclasses.replace(question, turns=())] * self.backs_off
-        return self._heard(case for one in (question, *first) for case in self.knowledge.cases(one))
+        own, first = self.knowledge.cases(question), dataclasses.replace(question, turns=())
+        return self._heard((*own, *self.knowledge.cases(first)) if own and self.backs_off else own)
 
     def exactly(self, question: Question) -> str | None:
         """What was answered in the narrowest case."""

@@ -22,7 +22,7 @@ class PageError(ValueError):
 ROWS = {
     "nothing": "DAPO on success alone, where the policy is trained",
     "table": "replies that were heard, looked up, else what is usual",
-    "backoff": "... also where a call is not the first",
+    "backoff": "... also once somebody has served the caller",
     "boosted": "a classifier that is told what fields are",
     "additive": "... and what circumstances are",
     "grammar": "... and how everything is said",
@@ -75,7 +75,7 @@ TABLES = {
     "at held-out tasks those that it had right, before training and at the end, which are not the same calls:",
     "04_way": "### What is known of first and of later calls\n\n"
     "Of calls on the ways of held-out tasks, the share whose reply is known, by whether some department has served\n"
-    "the caller before, and of those at companies whose rules are usual (policies frozen; runs that were asked):",
+    "the caller before, and of those at companies whose rules are usual (policies frozen, first seeds that were at hand):",
     "06_replies": "### Which replies world models have right\n\n"
     "Of `imagine` and of the base that it began as, on the same calls, by caller and by kind of reply\n"
     "([notebook 06](../notebooks/06_wm_probing.ipynb)):",
@@ -109,12 +109,13 @@ TABLES = {
     "many votes (`imagine_voting_frozen`), as far as they were run; and one that replays half of its calls as they\n"
     "were heard (`imagine_half_frozen`):",
     "04_backoff_verdicts": "### A table that speaks of later calls\n\n"
-    "Of a call after somebody has served scouts hear nothing, and `table` is silent; `backoff` says of it what it\n"
-    "would of the same call as the first. Claims written when all others had been judged, before it was run:",
+    "Of calls after somebody has served scouts hear nothing, and `table` is silent; `backoff` says of one what it\n"
+    "would if nobody had. Claims written when all others had been judged, before it was run:",
     "04_six": "### Six kinds of circumstances\n\n"
     "Success where requests combine six kinds, policies frozen ([six.yaml](../configs/six.yaml)):",
     "04_six_verdicts": "### Claims about six kinds of circumstances\n\n"
-    "Claims written when the dials had been seen, before these runs in worlds 2 to 5:",
+    "Claims written when the dials had been seen, at this position world 1 (of the table worlds 1 to 3), so\n"
+    "that four worlds are new to the comparison:",
     "04_six_known": "### What is known of six kinds of circumstances\n\nWhat these know at the end, as above:",
     "04_second_base": "### A base that never saw a note\n\n"
     "As in the factorial, in the same worlds, with a base that was pretrained without notes\n"

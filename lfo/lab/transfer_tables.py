@@ -141,12 +141,15 @@ def notes_table(runs: Runs) -> pd.DataFrame:
 
 def way_table(runs: Runs) -> pd.DataFrame:
     """Shares of the calls on the ways of held-out tasks whose reply is known, by whether somebody has served the caller
-    before: medians over the runs, 95%. usual: of those at companies that follow the typical rules."""
+    before: medians over the runs, 95%. usual: of those at companies that follow the typical rules; calls: per run."""
     rows = with_companies(measurements(runs, WAY, "run notebook 04, or `lfo.lab.transfer.measure_way`"), runs)
+    each = ["arm", *RUN, "split", "call", "variation", "company_id", "task_id"]
+    rows = rows.groupby(each, sort=False)["right"].agg(right="sum", asked="size").reset_index()
     found = []
     for named, part in parts(rows, "arm", "split", "call"):
-        known, usual = estimate(part, ["right"]), estimate(part.query("variation == 'typical'"), ["right"])
-        calls = round(len(part) / known.n)
+        typical = part[part["variation"] == "typical"]
+        known, usual = (estimate(some, ["right", "asked"], _share) for some in (part, typical))
+        calls = round(part["asked"].sum() / known.n)
         found.append(named | {"calls": calls} | cells(known, "known") | {"usual": usual.value, "runs": known.n})
     return pd.DataFrame(found)
 

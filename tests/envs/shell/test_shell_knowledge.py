@@ -142,7 +142,7 @@ def test_the_examination_is_passed_by_who_knows(knowledge):
 
 
 def test_what_nobody_does_here_is_refused(knowledge, house_tasks):
-    with pytest.raises(ConfigError, match="table, nearest or vote"):
+    with pytest.raises(ConfigError, match="table, backoff, nearest or vote"):
         knowledge.classifier("linear")
     with pytest.raises(ConfigError, match="'imagine'"):
         knowledge.responder(house_tasks[0], 1.0)
