@@ -315,6 +315,7 @@ def test_where_a_world_model_is_ahead_of_a_table_is_as_it_was_judged():
     rows = {row["arm"]: row for row in read_table(ROOT / "results" / "04_six.csv")}
     arms = ("imagine_six", "backoff_six", "additive_six")
     shares = [rows[arm][f"success, {where}"].partition("%")[0] for arm in arms for where in ("known", "new")]
-    assert "of six kinds it gives {} / {}%, `backoff` {} / {}; `additive` {} / {}.".format(*shares) in " ".join(read(README).split())
+    said = "of six kinds it gives {} / {}%, `backoff` {} / {}; `additive` {} / {}.".format(*shares)
+    assert said in " ".join(read(README).split())
     verdicts = [row["verdict"] for row in read_table(ROOT / "results" / "04_six_verdicts.csv")]
     assert verdicts == 4 * ["supported"], "README says so"

@@ -75,7 +75,7 @@ TABLES = {
     "at held-out tasks those that it had right, before training and at the end, which are not the same calls:",
     "04_way": "### What is known of first and of later calls\n\n"
     "Of calls on the ways of held-out tasks, the share whose reply is known, by whether some department has served\n"
-    "the caller before, and of those at companies whose rules are usual (policies frozen, first seeds that were at hand):",
+    "the caller before, and of those at companies whose rules are usual (policies frozen, first seeds at hand):",
     "06_replies": "### Which replies world models have right\n\n"
     "Of `imagine` and of the base that it began as, on the same calls, by caller and by kind of reply\n"
     "([notebook 06](../notebooks/06_wm_probing.ipynb)):",

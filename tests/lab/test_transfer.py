@@ -203,15 +203,22 @@ def test_what_is_known_of_calls_before_and_after_somebody_has_served(run, monkey
     table = way_table({"imagine": [run]}).set_index(["companies", "call"])
     assert len(table) == 4 and table["calls"].sum() == len(rows) and (table["runs"] == 1).all()
     assert (table.xs("first", level="call")[["known", "usual"]] == 1).all(axis=None)
+    later = rows.query("split == 'test' and call == 'later'")
+    assert later["task_id"].duplicated().any(), "of calls, however many a task has"
+    assert table.loc[("new companies (test)", "later"), "known"] == pytest.approx(later["right"].mean())
 
 
-def test_memories_and_world_models_are_asked_what_they_know(run, make_config, base_path, tmp_path):
-    """A table that has heard nothing says nothing; whoever is told the truth predicts nothing."""
-    settings = {"model.base": str(base_path), "env.levels": [1]}
-    for coupling in ("memory", "truth"):
+def test_memories_and_world_models_are_asked_what_they_know(run, make_config, base_path, tmp_path, monkeypatch):
+    """A table that has heard nothing says nothing, and whoever is told the truth predicts nothing."""
+    settings = {"model.base": str(base_path), "env.levels": [1], "eval_splits": ["test"]}
+    for coupling in ("memory", "imagine", "truth"):
         RunFolder(tmp_path / coupling).begin(make_config(**settings, **{"world_model.coupling": coupling}))
         shutil.copytree(run / "adapters", tmp_path / coupling / "adapters")
     assert not measure_way(tmp_path / "memory")["right"].any()
+    player = load_player(tmp_path / "imagine")
+    known = {tuple(player.codec.question(s.question)): s.truth for s in player.env.knowledge.steps("test")}
+    monkeypatch.setattr(transfer, "predict_replies", lambda engine, codec, asked, c: [known[tuple(q)] for q in asked])
+    assert measure_way(tmp_path / "imagine")["right"].all()
     with pytest.raises(RunError, match="has the coupling truth, which predicts no replies"):
         measure_way(tmp_path / "truth")
 
