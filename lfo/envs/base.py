@@ -68,9 +68,7 @@ class PlainKnowledge:
     """Base of a `Knowledge` of which nobody dreams, that has no classifiers, and in which nothing is anybody's own."""
 
     def classifier(self, kind: str) -> Teller:
-        raise ConfigError(
-            f"there is no '{kind}' of this world: set world_model.recall to table, backoff, nearest or vote."
-        )
+        raise ConfigError(f"there is no '{kind}' here: set world_model.recall to table, backoff, nearest or vote.")
 
     def responder(self, task: Task, agreement: float) -> Responder:
         raise ConfigError("nobody dreams of this world: set world_model.coupling to 'imagine'.")
