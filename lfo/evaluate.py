@@ -147,12 +147,15 @@ def trajectory(codec: Codec, row: Rollout) -> dict:
 
 
 def examine(engine: Engine, codec: Codec, coupling: Coupling, split: str) -> dict[str, float]:
-    """What the world model knows of what a split hides, as the environment asks it."""
+    """What the world model, or a memory, knows of what a split hides, as the environment asks it."""
+    return codec.env.knowledge.examine(lambda asked: answers(engine, codec, coupling, asked), split)
 
-    def ask(questions: Sequence[Question]) -> list[str]:
-        return predict_replies(engine, codec, [codec.question(question) for question in questions], coupling)
 
-    return codec.env.knowledge.examine(ask, split)
+def answers(engine: Engine, codec: Codec, coupling: Coupling, asked: Sequence[Question]) -> list[str]:
+    """What the world model, or a memory, says would be answered."""
+    if coupling.recall:
+        return coupling.recall(asked)
+    return predict_replies(engine, codec, [codec.question(question) for question in asked], coupling)
 
 
 # --- a whole evaluation ----------------------------------------------------------------------
@@ -182,11 +185,9 @@ def evaluation_rows(
             unaided = play_tasks(engine, codec, alone(coupling), tasks, c.rollout, c.eval_episodes, seed)
             rows += outcome_rows(unaided, tasks, "unaided", "unaided_outcomes")
         if predicts:
-            heard = [example for row in played for example in row.examples][:JUDGED]
-            rows += reply_rows(engine, codec, heard, coupling)
+            rows += reply_rows(engine, codec, [e for row in played for e in row.examples][:JUDGED], coupling)
+        if predicts or coupling.recall:
             rows.append({"kind": "rules", **examine(engine, codec, coupling, split)})
-        elif coupling.recall:
-            rows.append({"kind": "rules", **codec.env.knowledge.examine(coupling.recall, split)})
         if c.tracker:
             rows += [trajectory(codec, row) for row in spread(played)]
         out += [{"split": split, **row} for row in rows]

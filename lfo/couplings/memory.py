@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 
 from lfo.config import WorldModelConfig
 from lfo.couplings.noted import Noted
@@ -80,7 +80,7 @@ class Table:
         """What was answered in the narrowest case."""
         return self._heard(self.knowledge.cases(question)[:1])
 
-    def _heard(self, cases: Iterable[Hashable]) -> str | None:
+    def _heard(self, cases: Sequence[Hashable]) -> str | None:
         replies = next((self.replies[case] for case in cases if case in self.replies), None)
         return replies and usual(replies, self.knowledge)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -22,11 +21,11 @@ from lfo.envs.phone import World
 from lfo.envs.phone.records import PhoneTask
 from lfo.envs.phone.tools import FORM
 from lfo.envs.phone.world import LEVELS
-from lfo.evaluate import play_tasks, predict_replies
+from lfo.evaluate import answers, play_tasks
 from lfo.lab.reading import read_measurement, write_measurement
 from lfo.lab.told import told_as_in, usual_world
 from lfo.lab.transfer_tables import NOTES, TOLD, TRANSFER, WAY
-from lfo.protocols import Knowledge, Question
+from lfo.protocols import Knowledge
 from lfo.rollout.tasks import TaskStream
 from lfo.runs import RunError, RunFolder
 from lfo.train import Player, load_player
@@ -174,21 +173,13 @@ def measure_way(folder: str | Path) -> pd.DataFrame:
         raise RunError(f"{folder} has the coupling {run.config.coupling}, which predicts no replies.")
     for split in player.config.eval_splits:
         steps = knowledge.steps(split)
-        said = _answers(player, [step.question for step in steps])
+        said = answers(player.engine, player.codec, coupling, [step.question for step in steps])
         for step, text in zip(steps, said, strict=True):
             *_, served = knowledge.place(step.question)
             where = {"split": split, "task_id": step.task_id, "call": "later" if served else "first"}
             right = int(knowledge.meaning(text) == knowledge.meaning(step.truth))
             rows.append({**where, "variation": world.variation(step.company_id), "right": right})
     return write_measurement(run, WAY, rows)
-
-
-def _answers(player: Player, asked: Sequence[Question]) -> list[str]:
-    """What a run's memory or its world model says would be answered."""
-    engine, codec, coupling = player.engine, player.codec, player.coupling
-    if coupling.recall:
-        return coupling.recall(asked)
-    return predict_replies(engine, codec, [codec.question(question) for question in asked], coupling)
 
 
 def _evaluation(player: Player, split: str, coupling: Plain) -> list[Rollout]:

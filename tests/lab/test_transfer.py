@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from lfo import evaluate
 from lfo.couplings import Imagine, Noted, Plain, Truth
 from lfo.envs import make_environment
 from lfo.envs.phone import PhoneEnvironment, Rules, callers
@@ -189,16 +190,16 @@ def test_how_many_notes_are_told_and_read(run, monkeypatch):
 def test_what_is_known_of_calls_before_and_after_somebody_has_served(run, monkeypatch):
     """By somebody who says of every call what would be answered if it were the first."""
 
-    def alone(player, asked):
-        return [player.env.knowledge.truth(dataclasses.replace(q, turns=q.turns[:1])) for q in asked]
+    def alone(engine, codec, coupling, asked):
+        return [codec.env.knowledge.truth(dataclasses.replace(q, turns=q.turns[:1])) for q in asked]
 
-    monkeypatch.setattr(transfer, "_answers", alone)
+    monkeypatch.setattr(transfer, "answers", alone)
     rows = measure_way(run)
     assert set(rows["split"]) == {"validation", "test"} and set(rows["call"]) == {"first", "later"}
     assert rows.query("call == 'first'")["right"].all(), "nobody has served: nothing is different"
     assert 0 < rows.query("call == 'later'")["right"].mean() < 1, "some departments want another to be called first"
     assert set(rows["variation"]) <= set(VARIATIONS) and (run / WAY).exists()
-    monkeypatch.setattr(transfer, "_answers", None)
+    monkeypatch.setattr(transfer, "answers", None)
     assert measure_way(run).equals(rows)
     table = way_table({"imagine": [run]}).set_index(["companies", "call"])
     assert len(table) == 4 and table["calls"].sum() == len(rows) and (table["runs"] == 1).all()
@@ -217,7 +218,7 @@ def test_memories_and_world_models_are_asked_what_they_know(run, make_config, ba
     assert not measure_way(tmp_path / "memory")["right"].any()
     player = load_player(tmp_path / "imagine")
     known = {tuple(player.codec.question(s.question)): s.truth for s in player.env.knowledge.steps("test")}
-    monkeypatch.setattr(transfer, "predict_replies", lambda engine, codec, asked, c: [known[tuple(q)] for q in asked])
+    monkeypatch.setattr(evaluate, "predict_replies", lambda engine, codec, asked, c: [known[tuple(q)] for q in asked])
     assert measure_way(tmp_path / "imagine")["right"].all()
     with pytest.raises(RunError, match="has the coupling truth, which predicts no replies"):
         measure_way(tmp_path / "truth")
