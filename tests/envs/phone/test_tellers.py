@@ -139,6 +139,21 @@ def test_what_was_handed_over_teaches_nothing_about_itself(tiny, knowledge, kind
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_fields_are_learned_from_empty_hands_and_referrals_from_all(tiny, knowledge, kind):
+    """Where somebody was sent counts whatever he handed over; without an empty-handed call no field is known."""
+    question, teller = asked(tiny, BILLING), knowledge.classifier(kind)
+    given = dataclasses.replace(question, call=phone_call(BILLING, {"account_number": "1"}))
+    elsewhere = dataclasses.replace(asked(tiny, LOANS), call=phone_call(LOANS, {"account_number": "1"}))
+    calls = [
+        told(given, '{"status": "auth_failed", "message": "Billing. I need your billing ZIP code."}'),
+        told(elsewhere, knowledge.truth(asked(tiny, LOANS, "abroad"))),
+    ]
+    teller.hear(often(calls))
+    assert teller.answer(question) is None
+    assert read_reply(teller.answer(asked(tiny, LOANS)))[0] == "routing_violation"
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_whom_to_call_first_is_learned(tiny, knowledge, kind):
     teller = knowledge.classifier(kind)
     calls = heard(knowledge, asked(tiny, LOANS, "abroad"), asked(tiny, LOANS), asked(tiny, BILLING))
