@@ -96,19 +96,28 @@ def estimate(runs: Mapping[Path, RunConfig], workers: int | None) -> pd.DataFram
     """Kind by kind: runs, those finished, sampled tasks left, hours of one process; a last row for all of them.
 
     The last row's hours are by the clock: runs are shared among `workers` processes (None: as many as
-    there are cores), and none is split.
+    there are cores), and none is split. taken: hours that runs took by their metrics, which a clone has as well, of
+    however many tasks; beside the hours of runs that are all still to be made they say how good this estimate is.
     """
     workers = max(1, min(workers or os.cpu_count() or 1, len(runs)))
     open_runs = {f: c for f, c in runs.items() if not RunFolder(f).finished(c)}
     done = {f: RunFolder(f).tasks_done() for f in open_runs}
     costs = measure([*open_runs.values()], workers) if open_runs else {}
     seconds = {f: costs[kind(c)].seconds(c, done[f]) for f, c in open_runs.items()}
-    rows = []
+    rows, taken = [], {f: _taken(f) for f in runs}
     for name in dict.fromkeys(map(kind, runs.values())):
         mine = [f for f, c in runs.items() if kind(c) == name]
         left = sum(runs[f].task_budget - done[f] for f in mine if f in open_runs)
         hours = sum(seconds.get(f, 0.0) for f in mine) / 3600
-        rows.append([name, len(mine), sum(f not in open_runs for f in mine), left, hours])
+        taken_hours = sum(taken[f] for f in mine) / 3600
+        rows.append([name, len(mine), sum(f not in open_runs for f in mine), left, hours, taken_hours])
     clock = max([sum(seconds.values()) / workers, *seconds.values()]) / 3600
-    rows.append([f"all, {workers} at a time", *(sum(row[i] for row in rows) for i in (1, 2, 3)), clock])
-    return pd.DataFrame(rows, columns=["kind", "runs", "finished", "tasks left", "hours"])
+    totals = [sum(row[i] for row in rows) for i in (1, 2, 3)]
+    rows.append([f"all, {workers} at a time", *totals, clock, sum(taken.values()) / workers / 3600])
+    return pd.DataFrame(rows, columns=["kind", "runs", "finished", "tasks left", "hours", "taken"])
+
+
+def _taken(folder: Path) -> float:
+    """Seconds of a run's steps and evaluations, by its metrics."""
+    timed = RunFolder(folder).metrics() if (folder / "metrics.jsonl").exists() else []
+    return sum(sum(row["seconds"].values()) for row in timed if "seconds" in row)

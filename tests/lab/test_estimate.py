@@ -109,7 +109,8 @@ def begun(folder: Path, config, tasks: int, adapters: bool, checkpoint: bool) ->
     if checkpoint:
         (folder / "checkpoints" / "step-000005.pt").write_text("")
     (folder / "config.json").write_text(json.dumps(as_dict(config)))
-    (folder / "metrics.jsonl").write_text(json.dumps({"kind": "seconds", "tasks": tasks}) + "\n")
+    row = {"kind": "seconds", "tasks": tasks, "seconds": {"evaluate": 360.0}}
+    (folder / "metrics.jsonl").write_text(json.dumps(row) + "\n")
     return folder
 
 
@@ -122,9 +123,9 @@ def test_what_is_done_is_taken_off(config, timed, tmp_path):
         tmp_path / "new": varied(config, coupling="shared"),
     }
     table = estimate(runs, workers=2).set_index("kind")
-    assert table.loc["imagine"].tolist() == pytest.approx([3, 1, 110, (630 + 235) / 3600])
-    assert table.loc["shared"].tolist() == pytest.approx([1, 0, 80, 630 / 3600])
-    assert table.loc["all, 2 at a time"].tolist() == pytest.approx([4, 1, 190, (630 + 235 + 630) / 2 / 3600])
+    assert table.loc["imagine"].tolist() == pytest.approx([3, 1, 110, (630 + 235) / 3600, 0.3])
+    assert table.loc["shared"].tolist() == pytest.approx([1, 0, 80, 630 / 3600, 0])
+    assert table.loc["all, 2 at a time"].tolist() == pytest.approx([4, 1, 190, (630 + 235 + 630) / 2 / 3600, 0.15])
 
 
 def test_no_run_is_split(config, timed, tmp_path):
@@ -138,7 +139,18 @@ def test_the_command_knows_when_all_is_done(config, timed, tmp_path, capsys):
     (tmp_path / "grid.yaml").write_text(f"config: {tmp_path / 'one.json'}\narms: {{a: {{}}}}\n")
     begun(tmp_path / "out" / "a" / "seed0", dataclasses.replace(config, name="a"), 80, adapters=True, checkpoint=True)
     assert main(["estimate", f"{tmp_path / 'grid.yaml'}={tmp_path / 'out'}", "--workers", "3"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1].split() == ["all,", "1", "at", "a", "time", "1", "1", "0", "0.00"]
+    assert capsys.readouterr().out.splitlines()[-1].split() == [
+        "all,",
+        "1",
+        "at",
+        "a",
+        "time",
+        "1",
+        "1",
+        "0",
+        "0.00",
+        "0.10",
+    ]
     assert not timed
     assert main(["estimate", "grid.yaml"]) == 1
     assert "takes GRID=FOLDER" in capsys.readouterr().err
