@@ -87,7 +87,7 @@ def engine_environment() -> dict[str, str]:
 def resident(config: RunConfig) -> int:
     """How many adapters one batch may mix: the policy, its running average where that teaches, and world models."""
     averages = bool(config.feedback) and config.feedback.teacher == AVERAGE
-    return 1 + averages + (config.world_model.members if config.world_model else 1)
+    return 1 + averages + (config.world_model.members if config.world_model else 0)
 
 
 class VllmEngine(TicketEngine):
