@@ -524,7 +524,7 @@ def test_serve_command_fits_the_run(make_config):
     command, environment = serve_command(config, "0.0.0.0", 8011)
     options = dict(itertools.pairwise(command))
     assert (options["--model"], options["--host"], options["--port"]) == (config.model.base, "0.0.0.0", "8011")
-    assert (options["--max-lora-rank"], options["--max-loras"], options["--dtype"]) == ("16", "2", "bfloat16")
+    assert (options["--max-lora-rank"], options["--max-loras"], options["--dtype"]) == ("16", "4", "bfloat16")
     assert (options["--tensor-parallel-size"], options["--logprobs-mode"]) == ("2", "processed_logprobs")
     assert "--enable-lora" in command and environment["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] == "True"
     several = serve_command(
@@ -532,7 +532,9 @@ def test_serve_command_fits_the_run(make_config):
     )[0]
     assert several[several.index("--max-loras") + 1] == "8"  # policy and three world models, of two versions
     taught = serve_command(make_config(**settings, feedback={"teacher": "average", "start": 2}), "127.0.0.1", 8011)[0]
-    assert taught[taught.index("--max-loras") + 1] == "4"
+    assert taught[taught.index("--max-loras") + 1] == "6"
+    alone = serve_command(make_config(**settings, world_model=None), "127.0.0.1", 8011)[0]
+    assert alone[alone.index("--max-loras") + 1] == "2"  # the policy, of two versions
     stacked = serve_command(make_config(**settings, **{"world_model.coupling": "stacked"}), "127.0.0.1", 8011)[0]
     assert dict(itertools.pairwise(stacked))["--max-lora-rank"] == "32"  # of both adapters in one
     with pytest.raises(ConfigError, match=r"LoRA ranks up to 512, these adapters have 600; lower model\.rank"):
