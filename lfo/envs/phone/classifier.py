@@ -5,7 +5,7 @@ model only reads sentences: one yes or no for every field, and a choice among de
 request within the industry, the department within the industry, and the company. Fields are learned from calls with
 empty hands alone: who hands something over had a reason to, so that the other calls are no fair sample, and whether
 somebody has served the caller says where callers are sent, not what is demanded. (Learned from all calls and told
-that, `additive` knew 9 to 13 points less in worlds 100 and 101.) Its answers are put into words as CSRs do.
+that, `additive` knew 8 to 13 points less in worlds 100 and 101.) Its answers are put into words as CSRs do.
 """
 
 from __future__ import annotations
