@@ -111,9 +111,9 @@ def estimate(runs: Mapping[Path, RunConfig], workers: int | None) -> pd.DataFram
         hours = sum(seconds.get(f, 0.0) for f in mine) / 3600
         taken_hours = sum(taken[f] for f in mine) / 3600
         rows.append([name, len(mine), sum(f not in open_runs for f in mine), left, hours, taken_hours])
-    clock = max([sum(seconds.values()) / workers, *seconds.values()]) / 3600
+    clock, took = (max([sum(s.values()) / workers, *s.values()]) / 3600 for s in (seconds, taken))
     totals = [sum(row[i] for row in rows) for i in (1, 2, 3)]
-    rows.append([f"all, {workers} at a time", *totals, clock, sum(taken.values()) / workers / 3600])
+    rows.append([f"all, {workers} at a time", *totals, clock, took])
     return pd.DataFrame(rows, columns=["kind", "runs", "finished", "tasks left", "hours", "taken"])
 
 

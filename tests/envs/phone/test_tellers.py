@@ -133,7 +133,9 @@ def test_what_was_handed_over_teaches_nothing_about_itself(tiny, knowledge, kind
     question, teller = asked(tiny, BILLING), knowledge.classifier(kind)
     given = dataclasses.replace(question, call=phone_call(BILLING, {"account_number": "1"}))
     partly = '{"status": "auth_failed", "message": "Billing. I need your billing ZIP code."}'
-    calls = [*heard(knowledge, question), told(given, partly)]
+    other = '{"status": "auth_failed", "message": "Billing. I need your email address."}'
+    calls = [*heard(knowledge, question), told(given, partly), told(given, other)]
+
     teller.hear(often(calls))
     assert fields(teller, question) == {"account_number", "billing_zip"}
 
@@ -151,6 +153,17 @@ def test_fields_are_learned_from_empty_hands_and_referrals_from_all(tiny, knowle
     teller.hear(often(calls))
     assert teller.answer(question) is None
     assert read_reply(teller.answer(asked(tiny, LOANS)))[0] == "routing_violation"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_demanded_does_not_hang_on_who_has_served(tiny, knowledge, kind):
+    """As it was heard before anybody had, it is said afterwards."""
+    teller, before = knowledge.classifier(kind), asked(tiny, BILLING)
+    after = asked(tiny, BILLING, served=SERVICE)
+    free = told(after, '{"status": "success", "message": "Done. Thank you for calling Billing."}')
+    given = dataclasses.replace(free, call=phone_call(BILLING, {"account_number": "1", "billing_zip": "2"}))
+    teller.hear(often([*heard(knowledge, before), given]))
+    assert fields(teller, after) == fields(teller, before) == {"account_number", "billing_zip"}
 
 
 @pytest.mark.parametrize("kind", KINDS)
