@@ -194,7 +194,7 @@ def test_heard_calls_are_empty_handed_and_true(env):
 
 
 def test_trees_do_not_forget_what_they_heard():
-    """Without a penalty on small leaves they diverge, and of these calls know where only 89% lead."""
+    """Without a penalty on small leaves they diverge, and of these calls know where only 75% lead."""
     env = make_environment(EnvConfig(world_seed=100))
     teller, calls = env.knowledge.classifier("boosted"), heard_calls(env, 600, seed=100)
     teller.hear(calls)
