@@ -4,8 +4,8 @@ The strongest cheap control of a world model. It is told what a field, a departm
 model only reads sentences: one yes or no for every field, and a choice among departments, from the words of the
 request within the industry, the department within the industry, and the company. Fields are learned from calls with
 empty hands alone: who hands something over had a reason to, so that the other calls are no fair sample, and whether
-somebody has served the caller says where callers are sent, not what is demanded. (Learned from all calls and told
-that, `additive` knew 8 to 13 points less in worlds 100 and 101.) Its answers are put into words as CSRs do.
+somebody has served the caller says where callers are sent, not what is demanded. Its answers are put into words as
+CSRs do.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class PhoneClassifier:
             return lambda features: only
         encoder = DictVectorizer(sparse=self.kind != "boosted")
         if self.kind == "boosted":
-            # Without a penalty leaves of few examples diverge; with 1 and half the rounds it knew 10 and 6 points less.
+            # Without a penalty leaves of few examples diverge: what was learned is then not known.
             model = HistGradientBoostingClassifier(
                 max_iter=50, min_samples_leaf=3, l2_regularization=0.1, random_state=0
             )

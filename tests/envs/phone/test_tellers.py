@@ -157,13 +157,12 @@ def test_fields_are_learned_from_empty_hands_and_referrals_from_all(tiny, knowle
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_demanded_does_not_hang_on_who_has_served(tiny, knowledge, kind):
-    """As it was heard before anybody had, it is said afterwards."""
+    """What was heard of calls after that counts for calls before it, and the other way round."""
     teller, before = knowledge.classifier(kind), asked(tiny, BILLING)
     after = asked(tiny, BILLING, served=SERVICE)
     free = told(after, '{"status": "success", "message": "Done. Thank you for calling Billing."}')
-    given = dataclasses.replace(free, call=phone_call(BILLING, {"account_number": "1", "billing_zip": "2"}))
-    teller.hear(often([*heard(knowledge, before), given]))
-    assert fields(teller, after) == fields(teller, before) == {"account_number", "billing_zip"}
+    teller.hear(often([*heard(knowledge, before), free]))
+    assert fields(teller, after) == fields(teller, before)
 
 
 @pytest.mark.parametrize("kind", KINDS)
