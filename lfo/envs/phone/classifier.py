@@ -48,62 +48,65 @@ class PhoneClassifier:
             return None
         if self._models is None:
             self._models = self._fit()
-        sends, fields = self._models
+        sends, asks = self._models
         rng, department = random.Random(f"classifier/{question.request}/{where}"), where[2]
-        status, other = sends(self._features(question, served=True))
+        status, _, other = sends(self._features(question, served=True))["sent"].partition(" ")
+        demands = asks(self._features(question))
+        demanded = [field for field, asked in demands.items() if asked]
         if status:
             situation, slots = status, {"other": other}
-        elif not fields:
+        elif not demands:
             return None
         else:
-            known = self._features(question)
-            demanded = [field for field, asks in fields.items() if asks(known)]
             situation, slots = ("missing", {"fields": demanded}) if demanded else ("success", {})
         message = say(rng, situation, False, dept=department, **slots)
         return json.dumps({"status": SITUATION_STATUS[situation], "message": message})
 
-    def _features(self, question: Question, served: bool = False) -> dict[str, bool]:
+    def _features(self, question: Question, served: bool = False) -> dict[str, float]:
         """What a call is predicted from; served: also from whether anybody has served the caller."""
         company, industry, department, after = self.place(question)
-        request = question.request
+        request, usual = question.request, f"{industry} {department}"
         told = circumstances_in(request) if self.kind == "additive" else re.findall(r"\w+", request.lower())
-        names = [company, f"{company} {department}", f"{industry} {department}"]
-        names += [f"{industry} {department} {after}"] * served
-        return dict.fromkeys([*names, *(f"{industry}: {word}" for word in told)], True)
+        names = [company, f"{company} {department}", *[f"{usual} {after}"] * served]
+        names += [f"{industry}: {word}" for word in told]
+        # Regression is penalised less for what is usual in a trade than for what is so at one company.
+        return {usual: 2.0, **dict.fromkeys(names, 1.0)}
 
     def _fit(self) -> tuple:
         meant = {e: read_reply(e.reply) for e in self.heard}
         sent = {e: _sent(status, others) for e, (status, _, others) in meant.items()}
-        sends = self._model([self._features(e.question, served=True) for e in sent], list(sent.values()))
-        asked = [e for e in self.heard if sent[e] == ("", "") and not e.call.arguments["auth_info"]]
+        sends = self._learn([self._features(e.question, served=True) for e in sent], {"sent": list(sent.values())})
+        asked = [e for e in self.heard if not sent[e] and not e.call.arguments["auth_info"]]
         told = [e for e in asked if meant[e][0] in ("auth_failed", "success")]
-        known = [self._features(e.question) for e in told]
-        fields = {field: self._model(known, [field in meant[e][1] for e in told]) for field in FIELDS}
-        return sends, fields if told else {}
+        demands = {field: [field in meant[e][1] for e in told] for field in FIELDS}
+        return sends, self._learn([self._features(e.question) for e in told], demands)
 
-    def _model(self, known: Sequence[dict[str, bool]], targets: Sequence) -> Callable:
-        """Predicts the target from features; a constant where there is one target only."""
+    def _learn(self, known: Sequence[dict[str, float]], targets: dict[str, list]) -> Callable:
+        """Predicts every target from features, a model for each; none where nothing is known."""
+        from sklearn.dummy import DummyClassifier
         from sklearn.ensemble import HistGradientBoostingClassifier
         from sklearn.feature_extraction import DictVectorizer
         from sklearn.linear_model import LogisticRegression
 
-        values = sorted(set(targets))
-        if len(values) < 2:
-            only = values[0] if values else False
-            return lambda features: only
-        encoder = DictVectorizer(sparse=self.kind != "boosted")
-        if self.kind == "boosted":
+        def model(values: list):
+            if len(set(values)) < 2:
+                return DummyClassifier()
+            if self.kind != "boosted":
+                return LogisticRegression(C=10.0, max_iter=500)
             # Without a penalty leaves of few examples diverge: what was learned is then not known.
-            model = HistGradientBoostingClassifier(
+            return HistGradientBoostingClassifier(
                 max_iter=50, min_samples_leaf=3, l2_regularization=0.1, random_state=0
             )
-        else:
-            model = LogisticRegression(C=10.0, max_iter=500)
-        model.fit(encoder.fit_transform(known), [values.index(target) for target in targets])
-        return lambda features: values[model.predict(encoder.transform([features]))[0]]
+
+        if not known:
+            return lambda features: {}
+        encoder = DictVectorizer(sparse=self.kind != "boosted")
+        rows = encoder.fit_transform(known)
+        models = {name: model(values).fit(rows, values) for name, values in targets.items()}
+        return lambda features: {name: m.predict(encoder.transform([features]))[0] for name, m in models.items()}
 
 
-def _sent(status: str, others: frozenset[str]) -> tuple[str, str]:
-    """Where a reply sends the caller: the situation and the department; ("", "") for nowhere."""
-    situation = {"routing_violation": "routing", "wrong_department": "wrong_department"}.get(status, "")
-    return (situation, min(others)) if situation and others else ("", "")
+def _sent(status: str, others: frozenset[str]) -> str:
+    """Where a reply sends the caller: the situation and the department; "" for nowhere."""
+    situation = {"routing_violation": "routing", "wrong_department": "wrong_department"}.get(status)
+    return f"{situation} {min(others)}" if situation and others else ""
