@@ -45,6 +45,12 @@ TABLES = {
     "What becomes of the claims, which were written down before the worlds were opened, but where "
     "[claims.yaml](../configs/claims.yaml) says\notherwise: aims that were made claims, and two memories. "
     "Adjusted p-values (Holm) over the table; fewer than five worlds decide nothing:",
+    "04_confirm_verdicts": "### Claims in five more worlds\n\n"
+    "What was seen in worlds 1 to 5, claimed and asked again in worlds 6 to 10, of which nobody had seen anything\n"
+    "([confirm.yaml](../configs/confirm.yaml)); a table of their own:",
+    "04_confirm": "### Success in five more worlds\n\nWorlds 6 to 10, the same arms:",
+    "04_confirm_known": "### What is known in five more worlds\n\n"
+    "Of calls on the ways of held-out tasks, the share whose reply is known after so many tasks:",
     "04_factorial": "### Success of every arm\n\n"
     "Success, greedy, all levels; sampled tasks, dropped ones included; median and 95% interval of a "
     "hierarchical bootstrap over worlds, runs, companies and tasks.\n"

@@ -16,14 +16,27 @@ from pathlib import Path
 import pandas as pd
 
 from lfo.config import ConfigError, located, read_yaml
-from lfo.lab.factorial import MEASURES, told_the_truth
-from lfo.lab.hierarchy import Finding, Study, area_until, judge, lead, middle, read_curves, relative_to, times_fewer
+from lfo.lab.factorial import MEASURES, MOST, baseline_of, told_the_truth
+from lfo.lab.hierarchy import (
+    Finding,
+    Study,
+    area_until,
+    judge,
+    lead,
+    middle,
+    reach,
+    read_curves,
+    relative_to,
+    times_fewer,
+)
 from lfo.lab.reading import Runs
 from lfo.lab.tables import known
 from lfo.lab.transfer_tables import transferred, within
 
 KINDS = ("lead", "times", "level")
 OF = ("success", "transfer", "attempts", "rules")
+JUDGED = {**MEASURES, "tasks_to_90": reach(MOST)}
+RELATIVE = {"truth": told_the_truth, "baseline": baseline_of}
 COLUMNS = "claim split value low high runs p verdict".split()
 
 
@@ -31,10 +44,11 @@ COLUMNS = "claim split value low high runs p verdict".split()
 class Claim:
     """An arm is better than another by more than `bar`.
 
-    measure: a key of `factorial.MEASURES`. kind: "lead", the difference of the medians; "times", how many times the
+    measure: a key of `JUDGED`. kind: "lead", the difference of the medians; "times", how many times the
     other's median is the arm's; "level", the arm's own median, with "" as the other. levels: of the tasks; None: all.
-    relative: to what is reached in the same world by the arm that is frozen and told the truth. question: of a
-    notebook, 0: of none. by: what has hidden rules of its own, as for `read_curves`; tasks without one do not count.
+    relative: to what is reached at the end in the same world, by the arm that is frozen and told the truth ("truth") or
+    by the baseline ("baseline"); "": to nothing. question: of a notebook, 0: of none. by: what has hidden rules of its
+    own, as for `read_curves`; tasks without one do not count.
     of: what is measured, "success" of the runs' own evaluations; or at the end, where "success" is the only measure:
     "transfer", what `lfo.lab.transfer.measure` found, also on tasks that the runs do not have; "attempts", success
     within two of them (`lfo.lab.attempts`); "rules", the share of held-out tasks' calls whose reply was known, which is
@@ -49,18 +63,18 @@ class Claim:
     bar: float
     split: str
     levels: tuple[int, ...] | None = None
-    relative: bool = False
+    relative: str = ""
     question: int = 0
     by: str = "company_id"
     of: str = "success"
 
     def __post_init__(self):
-        for name, allowed in (("kind", KINDS), ("of", OF), ("measure", MEASURES)):
+        for name, allowed in (("kind", KINDS), ("of", OF), ("measure", JUDGED), ("relative", ("", *RELATIVE))):
             if getattr(self, name) not in allowed:
-                raise TypeError(f"{name} is one of {', '.join(allowed)}, not {getattr(self, name)}")
+                raise TypeError(f"{name} is one of {', '.join(filter(None, allowed))}, not {getattr(self, name)}")
         if (self.kind == "level") == bool(self.other):
             raise TypeError("a level has no other, and only a level has none")
-        if self.measure == "tasks_to_70" and self.kind != "times":
+        if self.measure.startswith("tasks_to") and self.kind != "times":
             raise TypeError("fewer tasks are better: they are compared as times")
         if self.of != "success" and (self.measure != "success" or self.by != "company_id"):
             raise TypeError(f"of {self.of} the measure is success, by company_id")
@@ -132,18 +146,18 @@ def verdict_table(runs: Runs, claims: Sequence[Claim]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def _study(runs: Runs, split: str, levels: tuple[int, ...] | None, relative: bool, by: str, of: str) -> Study:
+def _study(runs: Runs, split: str, levels: tuple[int, ...] | None, relative: str, by: str, of: str) -> Study:
     if of == "rules":
         return Study(known(runs, split))
     if of == "attempts":
         return Study(within(runs, split, 2))
     curves = transferred(runs, split, levels) if of == "transfer" else read_curves(runs, split, levels, by=by)
-    return Study(relative_to(curves, told_the_truth(runs)) if relative else curves)
+    return Study(relative_to(curves, RELATIVE[relative](runs)) if relative else curves)
 
 
 def _find(study: Study, claim: Claim) -> Finding:
     """Areas are compared over the tasks that both arms were given."""
-    measure, arms = MEASURES[claim.measure], claim.arms
+    measure, arms = JUDGED[claim.measure], claim.arms
     if claim.measure == "area":
         given = (float(curve.tasks[-1]) for curve in study.common(arms).curves if curve.arm in arms)
         measure = area_until(min(given, default=math.inf))

@@ -9,12 +9,12 @@ import pytest
 from test_factorial import write_run
 
 from lfo.config import ConfigError, RunConfig, build
-from lfo.lab.factorial import MEASURES, facts
+from lfo.lab.factorial import facts
 from lfo.lab.hierarchy import DRAWS, tasks_of
 from lfo.lab.reading import write_measurement
 from lfo.lab.sweep import by_arm, read_grid
 from lfo.lab.transfer_tables import ATTEMPTS, TRANSFER
-from lfo.lab.verdicts import COLUMNS, Claim, concerned, read_claims, verdict_table
+from lfo.lab.verdicts import COLUMNS, JUDGED, Claim, concerned, read_claims, verdict_table
 from lfo.runs import RunFolder
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -85,11 +85,21 @@ def test_shares_of_what_the_truth_gives(runs, tmp_path):
     """Half of the tasks is all of what the truth gives: an arm that serves half of them is there."""
     half = [write_run(tmp_path / str(s), {}, {"validation": ["0000", "1100", "1100"]}, seed=s) for s in range(5)]
     asked = {"measure": "tasks_to_70", "kind": "times"}
-    claims = [claim("half", "theirs", 3, **asked, relative=relative) for relative in (False, True)]
+    claims = [claim("half", "theirs", 3, **asked, relative=relative) for relative in ("", "truth")]
     table = verdict_table(runs | {"half": half}, claims)
     assert table["value"].tolist() == [0, 5]
     without = {arm: folders for arm, folders in runs.items() if arm != "truth"}
     assert verdict_table(without | {"half": half}, claims)["value"].tolist() == [0]  # relative to what?
+
+
+def test_tasks_to_most_of_what_the_baseline_ends_with(runs, tmp_path):
+    """The baseline, the first that reads no notes, ends with half of the tasks, after 80; others after 40, or never."""
+    half = {"validation": ["0000", "0000", "1100", "1100"]}
+    own = [write_run(tmp_path / str(s), {"world_model": None}, half, seed=s) for s in range(5)]
+    asked = {"measure": "tasks_to_90", "kind": "times", "relative": "baseline"}
+    claims = [claim("ours", "baseline", 1, **asked), claim("never", "baseline", 1, **asked)]
+    table = verdict_table({"baseline": own} | runs, claims)
+    assert table["value"].tolist() == [2, 0] and table["verdict"].tolist() == ["supported", "refuted"]
 
 
 def test_tasks_of_some_levels(tmp_path):
@@ -127,7 +137,8 @@ def test_a_claim_about_elsewhere_is_judged_by_what_was_measured_there(runs):
 def test_a_claim_about_one_arm_is_judged_by_its_own_level(runs):
     """At the end ours serves everybody, never nobody; the truth serves half, of which ours is twice."""
     bars = [("ours", 0.9, False), ("never", 0.1, False), ("ours", 1.9, True)]
-    table = verdict_table(runs, [claim(a, "", bar, kind="level", relative=of_truth) for a, bar, of_truth in bars])
+    claims = [claim(arm, "", bar, kind="level", relative="truth" if of_truth else "") for arm, bar, of_truth in bars]
+    table = verdict_table(runs, claims)
     assert table["value"].tolist() == [1, 0, 2] and table["verdict"].tolist() == ["supported", "refuted", "undecided"]
     assert table["runs"].tolist() == [5, 5, 5]
 
@@ -166,7 +177,7 @@ def test_a_claim_about_rules_is_judged_by_what_was_known_at_the_end(runs):
     (row,) = table.to_dict("records")
     assert row["value"] == pytest.approx(0.2) and (row["low"], row["high"]) == pytest.approx((0, 0.4))
     assert verdict_table({}, [claim("ours", "never", 0.05, of="rules")]).empty
-    for settings in ({"levels": (1,)}, {"relative": True}, {"measure": "area"}, {"by": "unit"}):
+    for settings in ({"levels": (1,)}, {"relative": "truth"}, {"measure": "area"}, {"by": "unit"}):
         with pytest.raises(TypeError, match="of rules"):
             claim("ours", "never", 0.05, of="rules", **settings)
 
@@ -260,13 +271,14 @@ def test_the_claims_are_about_arms_that_exist(monkeypatch):
         "ensemble": ["science.yaml"],
         "backoff": ["science.yaml"],
         "six": ["six.yaml"],
+        "confirm": ["confirm.yaml"],
     }
     for table, files in grids.items():
         arms = {arm for file in files for arm in by_arm(read_grid(Path("configs") / file, "out"))}
         claims = read_claims(CLAIMS, table)
         assert {arm for c in claims for arm in c.arms} <= arms
-        assert {c.measure for c in claims} <= set(MEASURES) and {c.kind for c in claims} == (
-            {"lead", "times", "level"} if table in ("factorial", "feedback") else {"lead"}
+        assert {c.measure for c in claims} <= set(JUDGED) and {c.kind for c in claims} == (
+            {"lead", "times", "level"} if table in ("factorial", "feedback", "confirm") else {"lead"}
         )
         assert len(set(claims)) == len(claims) and len({(c.text, c.split) for c in claims}) == len(claims)
         assert 2 * len(claims) / DRAWS < 0.05, "no claim of so many could ever be decided"
@@ -305,6 +317,19 @@ def test_six_kinds_of_circumstances_are_all_that_differs_from_the_headline(monke
         same = science[folder.parents[1] / arm / folder.name]
         env = dataclasses.replace(same.env, circumstances=6)
         assert config == dataclasses.replace(same, name=config.name, env=env, eval_every=320)  # evaluated at both ends
+
+
+def test_what_is_asked_again_elsewhere_is_what_was_asked(monkeypatch):
+    """Arms of the same names, in worlds that no other grid names, with no other setting."""
+    monkeypatch.chdir(ROOT)
+    science = read_grid("configs/science.yaml", "out")
+    elsewhere = {path for path in Path("configs").glob("*.yaml") if "arms:" in path.read_text()}
+    others = (read_grid(path, "out") for path in elsewhere - {Path("configs/confirm.yaml")})
+    seen = {config.env.world_seed for grid in others for config in grid.values()}
+    for folder, config in read_grid("configs/confirm.yaml", "out").items():
+        same = science[folder.with_name(f"world{config.env.world_seed - 5}-seed0")]
+        env = dataclasses.replace(same.env, world_seed=config.env.world_seed)
+        assert config == dataclasses.replace(same, env=env) and config.env.world_seed not in seen
 
 
 def test_arms_beside_three_world_models_differ_in_what_their_names_say(monkeypatch):
