@@ -103,13 +103,14 @@ def test_figures_and_tables_are_of_the_runs_beside_them():
     here = subprocess.run(["git", "status", "--porcelain", "results"], cwd=ROOT, capture_output=True, check=False)
     if here.returncode or here.stdout:
         pytest.skip("results/ is not as it was committed")
-    names = ("runs", "ablation", "dials", "reasons", "second_base", "levels", "shell", "twc")
+    names = ("runs", "ablation", "dials", "reasons", "six", "second_base", "confirm", "levels", "shell", "twc")
     places = [ROOT / "results" / name for name in names]
     folders = [(path.parent, place) for place in places for path in place.rglob("config.json")]
     facts: dict[tuple[str, str], list[dict]] = {}  # an arm may be in several places
     for folder, place in folders:
         arm = folder.parent.relative_to(place).as_posix()  # under a position of the dials, where there is one
-        facts.setdefault((arm, folder.name), []).extend(provenance_of({"": [folder]})["runs"])
+        for name in (arm, f"{place.name}/{arm}"):
+            facts.setdefault((name, folder.name), []).extend(provenance_of({"": [folder]})["runs"])
     stale, compared = set(), 0
     for path in sorted((ROOT / "results").glob("*.json")):
         written = json.loads(path.read_text(encoding="utf-8"))

@@ -226,8 +226,9 @@ def read_table(path: Path) -> list[dict[str, str]]:
 
 def headline(results: Path) -> str:
     """README's rows, verdicts and figures; what was not made is left out."""
-    rows = [r for r in read_table(results / "summary.csv") if r["metric"] == "success" and r["world"] == "all"]
-    rows = [r for r in rows if all(r[dial] == rows[0][dial] for dial in ("circumstances", "replies"))]
+    summary = read_table(results / "summary.csv")
+    rows = [r for r in summary if r["metric"] == "success" and r["world"] == "all"]
+    rows = [r for r in rows if _grid(r) == _grid(rows[0])]  # others have arms of the same names
     found = {(r["notes"], r["policy"], r["split"]): r for r in reversed(rows)}  # of several arms the first
     lines = [
         "| notes by | what it is | policy frozen: known | new | trained: known | new |",
@@ -242,7 +243,7 @@ def headline(results: Path) -> str:
     if not shown:
         return "No arm was measured yet in these worlds: `make notebooks`."
     ends = sorted({pick(int(r["runs"]) for r in shown) for pick in (min, max)})
-    worlds = {r["world"] for r in read_table(results / "summary.csv")} - {"all"}
+    worlds = {r["world"] for r in summary if _grid(r) == _grid(shown[0])} - {"all"}
     dials = f"{shown[0]['circumstances']} kinds of circumstances, replies with {shown[0]['replies']}"
     caption = (
         f"Greedy success, all levels ({dials}), after 320 tasks (DAPO alone 800); median and 95%\n"
@@ -250,6 +251,11 @@ def headline(results: Path) -> str:
     )
     drawn = [f"![{what}](results/{name}.png)" for name, what in FIGURES.items() if (results / f"{name}.png").exists()]
     return "\n\n".join(filter(None, (caption, "\n".join(lines), _verdicts(results), "\n".join(drawn))))
+
+
+def _grid(row: Mapping[str, str]) -> str:
+    """The folder of all arms of the grid that a row is of: its source without arm, runs and file."""
+    return row["source"].rsplit("/", 3)[0]
 
 
 def _percent(row: Mapping[str, str] | None) -> str:

@@ -33,8 +33,13 @@ def test_readme_shows_what_was_measured():
 HEAD = "arm,policy,notes,world,circumstances,replies,metric,split,median,low,high,runs,source\n"
 
 
-def row(arm: str, policy: str, notes: str, split: str, median: float, runs: int = 15, world="all", metric="success"):
-    return f"{arm},{policy},{notes},{world},4,reasons,{metric},{split},{median},{median - 0.1:.1f},1.0,{runs},x\n"
+def row(
+    arm: str, policy: str, notes: str, split: str, median: float, runs=15, world="all", metric="success", grid="runs"
+):
+    source = f"results/{grid}/{arm}/*/metrics.jsonl"
+    return (
+        f"{arm},{policy},{notes},{world},4,reasons,{metric},{split},{median},{median - 0.1:.1f},1.0,{runs},{source}\n"
+    )
 
 
 SUMMARY = HEAD + "".join(
@@ -46,7 +51,8 @@ SUMMARY = HEAD + "".join(
         row("imagine", "trained", "world model", "test", 0.8),
         row("imagine_silent", "trained", "world model", "test", 0.2),  # the same cell: the first arm counts
         row("vote_frozen", "frozen", "vote", "test", 0.3, runs=99),  # which README does not show
-        "nearest,frozen,nearest,all,0,list,success,test,0.7,0.6,0.8,3,x\n",  # at another position of the dials
+        row("boosted_frozen", "frozen", "boosted", "test", 0.7, grid="confirm", world="all"),  # in other worlds
+        row("boosted_frozen", "frozen", "boosted", "test", 0.7, grid="confirm", world=9),
     ]
 )
 VERDICTS = """claim,split,value,low,high,runs,p,verdict
