@@ -319,3 +319,10 @@ def test_where_a_world_model_is_ahead_of_a_table_is_as_it_was_judged():
     assert said in " ".join(read(README).split())
     verdicts = [row["verdict"] for row in read_table(ROOT / "results" / "04_six_verdicts.csv")]
     assert verdicts == 4 * ["supported"], "README says so"
+
+
+def test_the_baseline_is_as_stuck_as_readme_says():
+    (kept,) = {row["groups kept"] for row in read_table(ROOT / "results" / "04_costs.csv") if row["arm"] == "baseline"}
+    assert f"{1 - float(kept):.0%} of its groups teach nothing; level 5 stays at 0." in " ".join(read(README).split())
+    levels = [row for row in read_table(ROOT / "results" / "04_levels.csv") if row["arm"] == "baseline"]
+    assert len(levels) == 2 and all(row["level 5"].startswith("0%") for row in levels)
