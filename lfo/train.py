@@ -276,9 +276,9 @@ class Run:
         with self._timed("joint"):
             joint = list(self._joint(updates, listening, examples, count, factor))
         with self._timed("replay"):
-            return means([*joint, *self._replay(replays, corrections, factor)])
+            return means([*joint, *self.replay(replays, corrections, factor)])
 
-    def _replay(self, replays: int, corrections: int, factor: float) -> Iterator[dict[str, float]]:
+    def replay(self, replays: int, corrections: int, factor: float) -> Iterator[dict[str, float]]:
         """So many updates of the world model, then of the policy on what feedback has corrected."""
         members = self.coupling.layout.listeners
         for i, member in itertools.product(range(replays), members):

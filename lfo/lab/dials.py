@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from lfo.config import EnvConfig, derive_seed
 from lfo.couplings.memory import make_teller
@@ -18,7 +18,7 @@ from lfo.envs.phone.knowledge import PhoneKnowledge, Step, looked_up
 from lfo.envs.phone.phrasings import parse_reply
 from lfo.lab.factorial import MEMORIES
 from lfo.lab.told import usual_world
-from lfo.types import Encoded, Example
+from lfo.types import Encoded, Example, Question
 
 USUAL = "usual rules"  # of the world, known to the letter, and no company's own
 HEARD = (80, 160, 320, 640)
@@ -67,10 +67,11 @@ def _answered(
         answers = {name: teller.answer for name, teller in tellers.items()}
         answers[USUAL] = PhoneKnowledge(usual_world(env.world)).truth
         for (name, answer), split in itertools.product(answers.items(), ("validation", "test")):
-            yield {"heard": count, "teller": name, "split": split} | _right(env, answer, split)
+            yield {"heard": count, "teller": name, "split": split} | right(env, answer, split)
 
 
-def _right(env: PhoneEnvironment, answer, split: str) -> dict:
+def right(env: PhoneEnvironment, answer: Callable[[Question], str | None], split: str) -> dict:
+    """Share of the calls on the ways of a split's tasks whose answer means what the truth means, and their number."""
     meaning, steps = env.knowledge.meaning, env.knowledge.steps(split)
     hits = [meaning(answer(step.question) or "") == meaning(step.truth) for step in steps]
     return {"right": sum(hits) / len(hits), "n": len(hits)}

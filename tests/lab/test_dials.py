@@ -9,6 +9,7 @@ from lfo.couplings.memory import make_teller
 from lfo.envs import make_environment
 from lfo.lab import dials
 from lfo.lab.dials import USUAL, as_example, dial_rows, heard_calls
+from lfo.lab.learned import WORLD_MODEL, learned_rows
 
 
 @pytest.fixture(scope="module")
@@ -28,14 +29,14 @@ def test_calls_are_heard_with_empty_hands_in_random_order(easy):
 
 def test_somebody_who_knows_is_right_and_who_says_nothing_is_not(easy):
     steps = easy.knowledge.steps("validation")
-    assert dials._right(easy, easy.knowledge.truth, "validation") == {"right": 1.0, "n": len(steps)}
-    assert dials._right(easy, lambda question: None, "validation")["right"] == 0
+    assert dials.right(easy, easy.knowledge.truth, "validation") == {"right": 1.0, "n": len(steps)}
+    assert dials.right(easy, lambda question: None, "validation")["right"] == 0
 
 
 def test_without_circumstances_a_table_that_heard_a_call_knows_it(easy):
     table = make_teller("table", easy.knowledge)
     table.hear([as_example(step) for step in easy.knowledge.steps("validation")])
-    assert dials._right(easy, table.answer, "validation")["right"] > 0.95
+    assert dials.right(easy, table.answer, "validation")["right"] > 0.95
 
 
 def test_a_row_for_every_dial_world_teller_split_and_number_of_calls(easy):
@@ -62,3 +63,19 @@ def test_reasons_are_of_use_to_whoever_reads_them():
     right = {(row["teller"], row["replies"]): row["right"] for row in rows}
     assert right["table", "list"] == right["table", "reasons"] and right[USUAL, "list"] == right[USUAL, "reasons"]
     assert right["grammar", "reasons"] > right["grammar", "list"] + 0.2
+
+
+def test_a_world_model_learns_from_the_calls_that_memories_hear(monkeypatch):
+    """A tiny one, of two updates a step."""
+    learned = dials.heard_calls
+    monkeypatch.setattr("lfo.lab.learned.REPLIES", ("list",))
+    monkeypatch.setattr("lfo.lab.learned.heard_calls", lambda *args: heard.append(args[1]) or learned(*args))
+    heard: list[int] = []
+    rows = learned_rows([0], [100], [4, 24], "configs/smoke.yaml")
+    keys = ("circumstances", "replies", "world", "heard", "teller", "split")
+    assert [tuple(row[key] for key in keys) for row in rows] == [
+        (0, "list", 100, count, WORLD_MODEL, split) for count in (4, 24) for split in ("validation", "test")
+    ]
+    assert heard == [24], "the first of the same calls"
+    early, late = (sum(row["right"] for row in rows if row["heard"] == count) for count in (4, 24))
+    assert 0 <= early < late < 2
