@@ -174,6 +174,19 @@ def dial_summary(runs: Runs) -> pd.DataFrame:
     return pd.concat([summary(cell) for cell in cells.values()], ignore_index=True)
 
 
+def all_summaries(headline: pd.DataFrame, beside: Mapping[str, Runs]) -> tuple[pd.DataFrame, dict[str, list[Path]]]:
+    """The `summary` of the headline and those of other grids as one table, and the others' runs as ``<grid>/<arm>``.
+
+    Arms may have the same names: `source` tells them apart. Who was evaluated at both ends alone has success and area.
+    """
+    tables = [headline]
+    for runs in filter(None, beside.values()):
+        table, ends = summary(runs), frame(runs, "success").groupby(["arm", *RUN])["tasks"].nunique()
+        tables.append(table if ends.max() > 2 else table[table["metric"].str.match("success|area")])
+    named = {f"{name}/{arm}": list(folders) for name, runs in beside.items() for arm, folders in runs.items()}
+    return pd.concat(tables, ignore_index=True), named
+
+
 def _rows(runs: Runs, study: Study, split: str, measures: Mapping[str, Measure], world: int | str) -> Iterator[dict]:
     for arm in study.arms:
         for metric, measure in measures.items():

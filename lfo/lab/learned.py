@@ -1,7 +1,8 @@
-"""What does a world model make of the very calls that memories hear? A run's learning, without a policy.
+"""What does a world model make of the very calls that memories hear? A run's replay, without a policy.
 
-The calls of `lfo.lab.dials.heard_calls` are replayed as a run replays what it hears, so that all that differs from the
-tellers there is who learns. Notebook 01 has both as one table.
+The calls are those of `lfo.lab.dials.heard_calls`, so that nobody's policy decides what is heard. A run differs in what
+it hears, in a joint update on what is new at each step, and in replaying some two thousand calls as often in all as
+these few are replayed here. Notebook 01 has this and the tellers as one table.
 """
 
 from __future__ import annotations
@@ -9,50 +10,57 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from lfo.config import load_config
 from lfo.evaluate import answers
 from lfo.lab.dials import REPLIES, heard_calls, right
 from lfo.train import Run, lr_factor
-from lfo.types import Example
+from lfo.types import Example, Question
 
 WORLD_MODEL = "world model"
+SPLITS = ("validation", "test")
 
 
 def learned_rows(
     circumstances: Sequence[int], worlds: Sequence[int], heard: Sequence[int], path: str = "configs/laptop.yaml"
 ) -> list[dict]:
-    """`lfo.lab.dials.dial_rows` of a world model, which is trained anew for every position of both dials and world.
+    """`lfo.lab.dials.dial_rows` of a world model, trained anew for every number of calls, both dials and world.
 
-    heard: numbers of calls, multiples of the tasks of a step (`rollout.tasks_per_step`), since so many are heard at
-    each. path: of a config whose world model this is, with its replay, rates and share of anonymised calls.
+    path: of a config whose world model this is, with its replay, rates and share of anonymised calls. At each step as
+    many calls are heard as the config has tasks (`rollout.tasks_per_step`).
+
+    Raises:
+        ValueError: a number of calls is no multiple of that.
     """
     rows = []
-    for kinds, said, seed in itertools.product(circumstances, REPLIES, worlds):
+    for kinds, said, seed, count in itertools.product(circumstances, REPLIES, worlds, heard):
         world = {"env.world_seed": seed, "env.circumstances": kinds, "env.replies": said}
-        config = load_config(path, task_budget=max(heard), eval_every=max(heard), **world)
-        dials = {"circumstances": kinds, "replies": said, "world": seed}
+        config = load_config(path, task_budget=count, eval_every=count, **world)
+        if count % config.rollout.tasks_per_step:
+            raise ValueError(f"{count} calls cannot be heard {config.rollout.tasks_per_step} at a time.")
+        about = {"circumstances": kinds, "replies": said, "world": seed, "heard": count, "teller": WORLD_MODEL}
         with tempfile.TemporaryDirectory() as folder:
             run = Run(config, folder)
             run.begin()
-            rows += [dials | row for row in _learned(run, heard_calls(run.env, max(heard), seed), heard)]
+            _learn(run, heard_calls(run.env, count, seed))
+            rows += [about | {"split": split} | right(run.env, _answers(run, split), split) for split in SPLITS]
     return rows
 
 
-def _learned(run: Run, calls: Sequence[Example], heard: Sequence[int]) -> Iterator[dict]:
-    """What the world model of a fresh run gets right that has heard the first of these calls, a few at each step."""
+def _learn(run: Run, calls: Sequence[Example]) -> None:
+    """A few of the calls at each step, and then its replay."""
     c, share = run.config, run.config.rollout.tasks_per_step
-    for run.step in range(max(heard) // share):
+    for run.step in range(len(calls) // share):
         done = run.step * share
         new = ((call, run.codec.encoded(call.question, call.reply)) for call in calls[done : done + share])
         run.buffer.add([dataclasses.replace(call, encoded=encoded) for call, encoded in new])
         for _ in run.replay(c.world_model.updates, 0, lr_factor(done, c.task_budget, c.warmup_tasks)):
             pass  # an update each
         run.learner.follow()
-        if done + share in heard:
-            run.publish()
-            for split in ("validation", "test"):
-                asked = [step.question for step in run.env.knowledge.steps(split)]
-                said = dict(zip(asked, answers(run.engine, run.codec, run.coupling, asked), strict=True))
-                yield {"heard": done + share, "teller": WORLD_MODEL, "split": split} | right(run.env, said.get, split)
+    run.publish()
+
+
+def _answers(run: Run, split: str) -> Callable[[Question], str | None]:
+    asked = [step.question for step in run.env.knowledge.steps(split)]
+    return dict(zip(asked, answers(run.engine, run.codec, run.coupling, asked), strict=True)).get

@@ -48,7 +48,7 @@ TABLES = {
     "04_confirm_verdicts": "### Claims in five more worlds\n\n"
     "What was seen in worlds 1 to 5, claimed and asked again in worlds 6 to 10, of which nobody had seen anything\n"
     "([confirm.yaml](../configs/confirm.yaml)); a table of their own:",
-    "04_confirm": "### Success in five more worlds\n\nWorlds 6 to 10, the same arms:",
+    "04_confirm": "### Success in five more worlds\n\nWorlds 6 to 10, some of the arms:",
     "04_confirm_known": "### What is known in five more worlds\n\n"
     "Of calls on the ways of held-out tasks, the share whose reply is known after so many tasks:",
     "04_factorial": "### Success of every arm\n\n"

@@ -67,15 +67,16 @@ def test_reasons_are_of_use_to_whoever_reads_them():
 
 def test_a_world_model_learns_from_the_calls_that_memories_hear(monkeypatch):
     """A tiny one, of two updates a step."""
-    learned = dials.heard_calls
     monkeypatch.setattr("lfo.lab.learned.REPLIES", ("list",))
-    monkeypatch.setattr("lfo.lab.learned.heard_calls", lambda *args: heard.append(args[1]) or learned(*args))
+    monkeypatch.setattr("lfo.lab.learned.heard_calls", lambda *args: heard.append(args[1]) or heard_calls(*args))
     heard: list[int] = []
     rows = learned_rows([0], [100], [4, 24], "configs/smoke.yaml")
     keys = ("circumstances", "replies", "world", "heard", "teller", "split")
     assert [tuple(row[key] for key in keys) for row in rows] == [
         (0, "list", 100, count, WORLD_MODEL, split) for count in (4, 24) for split in ("validation", "test")
     ]
-    assert heard == [24], "the first of the same calls"
+    assert heard == [4, 24], "the first of the same calls"
+    with pytest.raises(ValueError, match="6 calls cannot be heard 4 at a time"):
+        learned_rows([0], [100], [6], "configs/smoke.yaml")
     early, late = (sum(row["right"] for row in rows if row["heard"] == count) for count in (4, 24))
     assert 0 <= early < late < 2

@@ -38,8 +38,8 @@ def test_only_phone_runs_with_adapters_can_be_played(make_config, tmp_path):
 
 @pytest.fixture(scope="module")
 def run(make_config, base_path, tmp_path_factory) -> str:
-    """A run of two tasks in world 7, with a world model, of a base that calls."""
-    settings = {"model.base": str(base_path), "env.levels": [1], "env.world_seed": 7, "world_model.scouts": 1}
+    """A run of two tasks in world 107, with a world model, of a base that calls."""
+    settings = {"model.base": str(base_path), "env.levels": [1], "env.world_seed": 107, "world_model.scouts": 1}
     settings |= {"task_budget": 2, "eval_every": 2, "eval_tasks": 1, "rollout.max_tokens": 400}
     settings |= {"rollout.max_action_tokens": 48, "rollout.group_size": 3}
     return str(train(make_config(**settings), tmp_path_factory.mktemp("runs") / "seed0", progress=False))
@@ -47,9 +47,9 @@ def run(make_config, base_path, tmp_path_factory) -> str:
 
 def test_a_run_is_shown_in_its_own_world_with_all_that_it_heard(config, run):
     panel = Panel([run], config, size=2)
-    assert panel.world.options == (0, 1, 2, 3, 4, 7) and panel.world.value == 0
+    assert panel.world.options == (0, 1, 2, 3, 4, 107) and panel.world.value == 0
     panel.run.value = run
-    assert panel.world.value == 7 and panel.explorer.player.env.world.seed == 7
+    assert panel.world.value == 107 and panel.explorer.player.env.world.seed == 107
     assert "world model" in panel.source.options and len(panel.explorer.heard) >= len(RunFolder(run).examples()) > 0
     panel.source.value = "memory"
     assert "memory" in panel.rows

@@ -51,7 +51,8 @@ SUMMARY = HEAD + "".join(
         row("imagine", "trained", "world model", "test", 0.8),
         row("imagine_silent", "trained", "world model", "test", 0.2),  # the same cell: the first arm counts
         row("vote_frozen", "frozen", "vote", "test", 0.3, runs=99),  # which README does not show
-        row("boosted_frozen", "frozen", "boosted", "test", 0.7, grid="confirm", world="all"),  # in other worlds
+        row("nearest", "frozen", "nearest", "test", 0.7, grid="dials/replies=list,circumstances=4"),  # at a position
+        row("boosted_frozen", "frozen", "boosted", "test", 0.7, grid="confirm"),  # in other worlds
         row("boosted_frozen", "frozen", "boosted", "test", 0.7, grid="confirm", world=9),
     ]
 )

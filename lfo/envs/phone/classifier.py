@@ -65,12 +65,12 @@ class PhoneClassifier:
     def _features(self, question: Question, served: bool = False) -> dict[str, float]:
         """What a call is predicted from; served: also from whether anybody has served the caller."""
         company, industry, department, after = self.place(question)
-        request, usual = question.request, f"{industry} {department}"
+        request, there = question.request, f"{industry} {department}"
         told = circumstances_in(request) if self.kind == "additive" else re.findall(r"\w+", request.lower())
-        names = [company, f"{company} {department}", *[f"{usual} {after}"] * served]
+        names = [company, f"{company} {department}", *[f"{there} {after}"] * served]
         names += [f"{industry}: {word}" for word in told]
-        # Regression is penalised less for what is usual in a trade than for what is so at one company.
-        return {usual: 2.0, **dict.fromkeys(names, 1.0)}
+        # Regression is penalised less for what a department of a trade usually demands than for what one company does.
+        return {there: 2.0, **dict.fromkeys(names, 1.0)}
 
     def _fit(self) -> tuple:
         meant = {e: read_reply(e.reply) for e in self.heard}
@@ -103,7 +103,12 @@ class PhoneClassifier:
         encoder = DictVectorizer(sparse=self.kind != "boosted")
         rows = encoder.fit_transform(known)
         models = {name: model(values).fit(rows, values) for name, values in targets.items()}
-        return lambda features: {name: m.predict(encoder.transform([features]))[0] for name, m in models.items()}
+
+        def predict(features: dict[str, float]) -> dict:
+            row = encoder.transform([features])
+            return {name: model.predict(row)[0] for name, model in models.items()}
+
+        return predict
 
 
 def _sent(status: str, others: frozenset[str]) -> str:
