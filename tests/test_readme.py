@@ -306,7 +306,7 @@ def test_what_bounds_the_headline_is_as_it_was_measured():
         for r in rows
         if r["arm"] == "imagine_frozen" and r["companies"].startswith("new")
     }
-    assert f"is worth {new['typical and house']:.0%}; it reaches {100 * new['imagined']:.0f}." in " ".join(
+    assert f"is worth {new['typical and house']:.0%}; `imagine_frozen` reaches {100 * new['imagined']:.0f}." in " ".join(
         read(README).split()
     )
 
