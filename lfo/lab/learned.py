@@ -1,8 +1,8 @@
 """What does a world model make of the very calls that memories hear? A run's replay, without a policy.
 
-The calls are those of `lfo.lab.dials.heard_calls`, so that nobody's policy decides what is heard. A run differs in what
-it hears, in a joint update on what is new at each step, and in replaying some two thousand calls as often in all as
-these few are replayed here. Notebook 01 has this and the tellers as one table.
+The calls are those of `lfo.lab.dials.heard_calls`, so that nobody's policy decides what is heard. A run hears other
+calls, and more of them with as many updates, and has a joint update on those of each step as well. Notebook 01 has this
+and the tellers as one table.
 """
 
 from __future__ import annotations

@@ -202,7 +202,7 @@ def test_trees_do_not_forget_what_they_heard():
 
 
 def test_what_departments_of_a_trade_demand_is_believed_at_new_companies():
-    """Were it penalised like what is so at one company, 47% of these replies would be known."""
+    """Were that penalised like what is so at one company, fewer than half of these replies would be known."""
     env = make_environment(EnvConfig(world_seed=110))
     teller = env.knowledge.classifier("additive")
     teller.hear(heard_calls(env, 320, seed=110))
