@@ -306,9 +306,8 @@ def test_what_bounds_the_headline_is_as_it_was_measured():
         for r in rows
         if r["arm"] == "imagine_frozen" and r["companies"].startswith("new")
     }
-    assert f"is worth {new['typical and house']:.0%}; `imagine_frozen` reaches {100 * new['imagined']:.0f}." in " ".join(
-        read(README).split()
-    )
+    said = f"is worth {new['typical and house']:.0%}; `imagine_frozen` reaches {100 * new['imagined']:.0f}."
+    assert said in " ".join(read(README).split())
 
 
 def test_where_a_world_model_is_ahead_of_a_table_is_as_it_was_judged():
