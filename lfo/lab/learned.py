@@ -15,11 +15,10 @@ from collections.abc import Callable, Sequence
 from lfo.config import load_config
 from lfo.evaluate import answers
 from lfo.lab.dials import REPLIES, heard_calls, right
+from lfo.lab.factorial import WORLD_MODEL
+from lfo.lab.reading import SPLIT_NAMES
 from lfo.train import Run, lr_factor
 from lfo.types import Example, Question
-
-WORLD_MODEL = "world model"
-SPLITS = ("validation", "test")
 
 
 def learned_rows(
@@ -44,7 +43,7 @@ def learned_rows(
             run = Run(config, folder)
             run.begin()
             _learn(run, heard_calls(run.env, count, seed))
-            rows += [about | {"split": split} | right(run.env, _answers(run, split), split) for split in SPLITS]
+            rows += [about | {"split": split} | right(run.env, _answers(run, split), split) for split in SPLIT_NAMES]
     return rows
 
 

@@ -9,7 +9,8 @@ from lfo.couplings.memory import make_teller
 from lfo.envs import make_environment
 from lfo.lab import dials
 from lfo.lab.dials import USUAL, as_example, dial_rows, heard_calls
-from lfo.lab.learned import WORLD_MODEL, learned_rows
+from lfo.lab.factorial import WORLD_MODEL
+from lfo.lab.learned import learned_rows
 
 
 @pytest.fixture(scope="module")

@@ -329,6 +329,17 @@ def test_success_against_circumstances(summary):
     )
 
 
+def test_other_grids_follow_the_headline_and_say_what_they_can(runs, summary, tmp_path):
+    """Of who was evaluated at both ends alone nobody knows when it arrived."""
+    ends = {"imagine": [write_run(tmp_path / "seed0", {}, {"validation": ["0000", "1111"]})]}
+    table, named = factorial.all_summaries(summary, {"ends": ends, "again": {"imagine": runs["imagine"]}, "none": {}})
+    assert set(named) == {"ends/imagine", "again/imagine"} and table[: len(summary)].equals(summary)
+    source = table[len(summary) :].groupby("source")["metric"].agg(set)
+    (short,) = (metrics for path, metrics in source.items() if path.startswith(tmp_path.as_posix()))
+    (full,) = (metrics for path, metrics in source.items() if not path.startswith(tmp_path.as_posix()))
+    assert {"success", "area"} <= short < full and "tasks_to_70" in full - short
+
+
 def test_a_row_for_every_position_of_the_dials(summary):
     """Of frozen policies; the truth alone has one here, 50% at known companies and 100% at new ones."""
     tables = [summary.assign(circumstances=dial) for dial in (4, 0)]
