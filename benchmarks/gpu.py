@@ -1,6 +1,8 @@
 """What only a GPU can show, in parts that can be resumed; `scripts/gpu_check.sh` runs them all.
 
-    python benchmarks/gpu.py PART [--miniature] [--table FILE]      # tests | shapes | embedded | smollm2 | summary
+    python benchmarks/gpu.py PART [--miniature] [--table FILE]
+
+PARTs are tests, shapes, embedded, smollm2, reading, and summary.
 
 A part consists of pieces, each in a process of its own, so that none finds the memory of another taken. A piece writes
 its rows into benchmarks/gpu.csv as soon as they are measured, and a last one when it is through, after which it is not
@@ -347,21 +349,40 @@ def embedded(bench: Bench) -> Iterator[Row]:
 # --- SmolLM2 ---------------------------------------------------------------------------------
 
 
+SMOLLM2 = ROOT / "configs/smollm2_135m.yaml"
+# As configs/laptop.yaml has it. The rate is the best of 2e-4, 1e-3 and 3e-3 in world 100 with reasons.
+READER = {
+    "warmup_tasks": 16,
+    "weight_decay": 0.0,
+    "model.rank": 64,
+    "model.dropout": 0.0,
+    "model.targets": "all-linear",
+    "world_model.coupling": "imagine",
+    "world_model.anonymise": 0.9,
+    "world_model.decay": 0.95,
+    "world_model.learning_rate": 1.0e-3,
+    "distributed.gradient_checkpointing": False,
+}
+
+
+def smollm2_base(bench: Bench) -> dict:
+    """Where the model is, and how it is spoken to; in miniature the embedded base stands in."""
+    path = os.environ.get("LFO_SMOLLM2", "")
+    if bench.miniature:
+        return {"model.base": str(ROOT / "data/base"), "model.dialect": "tags", "rollout.max_tokens": 256}
+    if not path:
+        raise Skipped("LFO_SMOLLM2 names no file or folder with SmolLM2-135M")
+    return {"model.base": path, "model.dialect": str(ROOT / "configs/chatml_tools.jinja")}
+
+
 def smollm2_config(bench: Bench, overrides: dict):
     from lfo.config import load_config
 
-    path = os.environ.get("LFO_SMOLLM2", "")
-    if not path and not bench.miniature:
-        raise Skipped("LFO_SMOLLM2 names no file or folder with SmolLM2-135M")
     short = {"warmup_tasks": 8, "eval_tasks": 16, "eval_episodes": 1, "eval_splits": ["validation"]}
-    base = {"model.base": path}
-    if bench.miniature:  # the embedded base stands in
-        base = {"model.base": str(ROOT / "data/base"), "model.dialect": "tags", "rollout.max_tokens": 256}
+    if bench.miniature:
         short |= {"rollout.tasks_per_step": 1, "rollout.group_size": 2, "rollout.max_refills": 0, "eval_tasks": 1}
         overrides = overrides | ({} if "world_model" in overrides else {"world_model.updates": 1})
-    else:
-        base["model.dialect"] = str(ROOT / "configs/chatml_tools.jinja")
-    return load_config(ROOT / "configs/smollm2_135m.yaml", **base, **short, **overrides)
+    return load_config(SMOLLM2, **smollm2_base(bench), **short, **overrides)
 
 
 def smollm2(bench: Bench, arm: str, overrides: dict) -> Iterator[Row]:
@@ -400,11 +421,35 @@ def smollm2_imagine(bench: Bench) -> Iterator[Row]:
     yield from smollm2(bench, "imagine", {"world_model.coupling": "imagine"})
 
 
+def smollm2_reads(bench: Bench, replies: str) -> Iterator[Row]:
+    """SmolLM2 as the world model of `01_learned` (notebook 01): the calls, the replay and all but the rate as there."""
+    from lfo.lab.learned import learned_rows
+    from lfo.lab.reading import SPLIT_NAMES
+
+    overrides, heard, worlds = READER | smollm2_base(bench), 320, (110, 111)
+    if bench.miniature:
+        heard, worlds = 1, (110,)
+        overrides |= {"rollout.tasks_per_step": 1, "world_model.updates": 1}
+    for world in worlds:
+        for row in learned_rows([4], [world], [heard], SMOLLM2, [replies], bench.device, **overrides):
+            name = f"SmolLM2-135M, world model, {replies}, world {world}, {SPLIT_NAMES[row['split']]}"
+            yield Row(name, row["right"], f"share of {row['n']} replies right", f"{heard} calls heard")
+
+
+def smollm2_reads_reasons(bench: Bench) -> Iterator[Row]:
+    yield from smollm2_reads(bench, "reasons")
+
+
+def smollm2_reads_lists(bench: Bench) -> Iterator[Row]:
+    yield from smollm2_reads(bench, "list")
+
+
 PARTS: dict[str, dict[str, Piece]] = {
     "tests": {"pytest": gpu_tests},
     "shapes": {"learner": learner_shapes, "torch": torch_shapes, "vllm": vllm_shapes},
     "embedded": {"run": embedded},
     "smollm2": {"baseline": smollm2_baseline, "imagine": smollm2_imagine},
+    "reading": {"reasons": smollm2_reads_reasons, "lists": smollm2_reads_lists},
 }
 
 

@@ -12,6 +12,7 @@ Parts, all of them by default, in this order:
     shapes     Qwen3-8B's shapes with random weights: memory against `lfo plan`, tokens/s of learner and engines
     embedded   a whole run of configs/laptop.yaml on the GPU, against the seconds of one CPU core
     smollm2    SmolLM2-135M, baseline and imagine for two minutes each, where LFO_SMOLLM2 names its file or folder
+    reading    SmolLM2-135M as a world model: what it knows of held-out replies after 320 calls of two worlds
 
 Each part has eight minutes at most. Rows are written to benchmarks/gpu.csv as soon as they are measured. What the
 table has for this commit is not measured again, so that the same command goes on where a machine was taken away; a
@@ -33,12 +34,12 @@ while (($#)); do
         -h | --help) usage && exit 0 ;;
         --miniature) options+=(--miniature) ;;
         --table) table=${2:?--table needs a file} && shift ;;
-        tests | shapes | embedded | smollm2) parts+=("$1") ;;
+        tests | shapes | embedded | smollm2 | reading) parts+=("$1") ;;
         *) echo "scripts/gpu_check.sh: there is no part or option '$1'; see --help." >&2 && exit 1 ;;
     esac
     shift
 done
-((${#parts[@]})) || parts=(tests shapes embedded smollm2)
+((${#parts[@]})) || parts=(tests shapes embedded smollm2 reading)
 [[ -n $table ]] && options+=(--table "$table")
 
 python=${PYTHON:-$([[ -x .venv/bin/python ]] && echo .venv/bin/python || echo python3)}

@@ -22,25 +22,31 @@ from lfo.types import Example, Question
 
 
 def learned_rows(
-    circumstances: Sequence[int], worlds: Sequence[int], heard: Sequence[int], path: str = "configs/laptop.yaml"
+    circumstances: Sequence[int],
+    worlds: Sequence[int],
+    heard: Sequence[int],
+    path: str = "configs/laptop.yaml",
+    replies: Sequence[str] = REPLIES,
+    device: str = "cpu",
+    **overrides,
 ) -> list[dict]:
     """`lfo.lab.dials.dial_rows` of a world model, trained anew for every number of calls, both dials and world.
 
-    path: of a config whose world model this is, with its replay, rates and share of anonymised calls. At each step as
-    many calls are heard as the config has tasks (`rollout.tasks_per_step`).
+    path, overrides: of a config whose world model this is, with its replay, rates and share of anonymised calls. At
+    each step as many calls are heard as the config has tasks (`rollout.tasks_per_step`).
 
     Raises:
         ValueError: a number of calls is no multiple of that.
     """
     rows = []
-    for kinds, said, seed, count in itertools.product(circumstances, REPLIES, worlds, heard):
+    for kinds, said, seed, count in itertools.product(circumstances, replies, worlds, heard):
         world = {"env.world_seed": seed, "env.circumstances": kinds, "env.replies": said}
-        config = load_config(path, task_budget=count, eval_every=count, **world)
+        config = load_config(path, task_budget=count, eval_every=count, **(overrides | world))
         if count % config.rollout.tasks_per_step:
             raise ValueError(f"{count} calls cannot be heard {config.rollout.tasks_per_step} at a time.")
         about = {"circumstances": kinds, "replies": said, "world": seed, "heard": count, "teller": WORLD_MODEL}
         with tempfile.TemporaryDirectory() as folder:
-            run = Run(config, folder)
+            run = Run(config, folder, device=device)
             run.begin()
             _learn(run, heard_calls(run.env, count, seed))
             rows += [about | {"split": split} | right(run.env, _answers(run, split), split) for split in SPLIT_NAMES]
