@@ -320,6 +320,29 @@ def test_where_a_world_model_is_ahead_of_a_table_is_as_it_was_judged():
     assert verdicts == 4 * ["supported"], "README says so"
 
 
+def test_worlds_that_nobody_had_seen_are_told_as_they_were_judged():
+    rows = {row["arm"]: row for row in read_table(ROOT / "results" / "04_confirm.csv")}
+    arms = ("imagine", "baseline", "imagine_frozen", "additive_frozen")
+    shares = [rows[arm][f"success, {where}"].partition("%")[0] for arm in arms for where in ("known", "new")]
+    said = (
+        "`imagine`, {} / {}%, is over 5 points of area ahead of DAPO, {} / {} (supported); "
+        "frozen, {} / {}, it is behind `additive`, {} / {} (supported, known)."
+    )
+    assert said.format(*shares) in " ".join(read(README).split())
+    verdicts = read_table(ROOT / "results" / "04_confirm_verdicts.csv")
+    ahead = [row["verdict"] for row in verdicts if row["claim"].startswith("imagine is more than 5 points of area")]
+    behind = [
+        row["verdict"] for row in verdicts if row["claim"].endswith("ends higher than a world model: additive_frozen")
+    ]
+    assert (ahead, behind) == (["supported", "supported"], ["supported", "undecided"]), "known and new"
+    times = [row for row in verdicts if "nine tenths" in row["claim"]]
+    assert {row["verdict"] for row in times} == {"undecided"} and "in new worlds: undecided" in read(README)
+    assert (
+        f"{min(float(row['value']) for row in times):.0f} to {max(float(row['value']) for row in times):.0f}"
+        == "4 to 5"
+    )
+
+
 def test_the_baseline_is_as_stuck_as_readme_says():
     (kept,) = {row["groups kept"] for row in read_table(ROOT / "results" / "04_costs.csv") if row["arm"] == "baseline"}
     assert f"{1 - float(kept):.0%} of its groups teach nothing; level 5 stays at 0." in " ".join(read(README).split())
