@@ -3,7 +3,7 @@ set -uo pipefail
 
 usage() {
     cat <<'TEXT'
-All that is to be checked and measured on a machine with a CUDA device, in half an hour and without a network.
+All that is to be checked and measured on a machine with a CUDA device, in 40 minutes at most and without a network.
 
     scripts/gpu_check.sh [--miniature] [--table FILE] [PART ...]
 
@@ -12,7 +12,8 @@ Parts, all of them by default, in this order:
     shapes     Qwen3-8B's shapes with random weights: memory against `lfo plan`, tokens/s of learner and engines
     embedded   a whole run of configs/laptop.yaml on the GPU, against the seconds of one CPU core
     smollm2    SmolLM2-135M, baseline and imagine for two minutes each, where LFO_SMOLLM2 names its file or folder
-    reading    SmolLM2-135M as a world model: what it knows of held-out replies after 320 calls of two worlds
+    reading    SmolLM2-135M as a world model, where LFO_SMOLLM2 names it: what it knows of held-out replies from 320 calls
+               in each of two worlds
 
 Each part has eight minutes at most. Rows are written to benchmarks/gpu.csv as soon as they are measured. What the
 table has for this commit is not measured again, so that the same command goes on where a machine was taken away; a

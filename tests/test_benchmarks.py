@@ -196,7 +196,7 @@ def test_the_whole_gpu_check_runs_in_miniature(gpu, tmp_path, monkeypatch, capsy
     command = ["scripts/gpu_check.sh", "--miniature", "--table", str(table)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=os.environ, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "all parts passed: tests shapes embedded smollm2" in done.stdout
+    assert "all parts passed: tests shapes embedded smollm2 reading" in done.stdout
     rows = list(csv.DictReader(table.read_text().splitlines()))
     assert list(rows[0]) == gpu.COLUMNS and {row["commit"] for row in rows} == {"a-commit"}
     through = {row["source"] for row in rows if row["subject"].startswith(gpu.FINISHED)}

@@ -5,6 +5,7 @@ import ast
 import dataclasses
 import re
 import tomllib
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -325,11 +326,14 @@ def test_worlds_that_nobody_had_seen_are_told_as_they_were_judged():
     arms = ("imagine", "baseline", "imagine_frozen", "additive_frozen")
     shares = [rows[arm][f"success, {where}"].partition("%")[0] for arm in arms for where in ("known", "new")]
     said = (
-        "`imagine`, {} / {}%, is over 5 points of area ahead of DAPO, {} / {} (supported); "
-        "frozen, {} / {}, it is behind `additive`, {} / {} (supported, known)."
+        "`imagine`, {} / {}%, is over 5 points of area ahead of DAPO, {} / {} after 800 "
+        "(supported); frozen, {} / {}, it ends behind `additive`, {} / {} (supported at known companies)."
     )
     assert said.format(*shares) in " ".join(read(README).split())
     verdicts = read_table(ROOT / "results" / "04_confirm_verdicts.csv")
+    judged = Counter(row["verdict"] for row in verdicts)
+    counted = f"{judged['supported']} of {len(verdicts)} claims are supported, {judged['refuted']} refuted"
+    assert counted in " ".join(read(README).split())
     ahead = [row["verdict"] for row in verdicts if row["claim"].startswith("imagine is more than 5 points of area")]
     behind = [
         row["verdict"] for row in verdicts if row["claim"].endswith("ends higher than a world model: additive_frozen")
