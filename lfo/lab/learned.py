@@ -33,7 +33,8 @@ def learned_rows(
     """`lfo.lab.dials.dial_rows` of a world model, trained anew for every number of calls, both dials and world.
 
     path, overrides: of a config whose world model this is, with its replay, rates and share of anonymised calls. At
-    each step as many calls are heard as the config has tasks (`rollout.tasks_per_step`).
+    each step as many calls are heard as the config has tasks (`rollout.tasks_per_step`). replies: what CSRs say, of
+    `lfo.lab.dials.REPLIES`.
 
     Raises:
         ValueError: a number of calls is no multiple of that.

@@ -68,10 +68,9 @@ def test_reasons_are_of_use_to_whoever_reads_them():
 
 def test_a_world_model_learns_from_the_calls_that_memories_hear(monkeypatch):
     """A tiny one, of two updates a step."""
-    monkeypatch.setattr("lfo.lab.learned.REPLIES", ("list",))
     monkeypatch.setattr("lfo.lab.learned.heard_calls", lambda *args: heard.append(args[1]) or heard_calls(*args))
     heard: list[int] = []
-    rows = learned_rows([0], [100], [4, 24], "configs/smoke.yaml")
+    rows = learned_rows([0], [100], [4, 24], "configs/smoke.yaml", ["list"])
     keys = ("circumstances", "replies", "world", "heard", "teller", "split")
     assert [tuple(row[key] for key in keys) for row in rows] == [
         (0, "list", 100, count, WORLD_MODEL, split) for count in (4, 24) for split in ("validation", "test")
