@@ -340,11 +340,9 @@ def test_worlds_that_nobody_had_seen_are_told_as_they_were_judged():
     ]
     assert (ahead, behind) == (["supported", "supported"], ["supported", "undecided"]), "known and new"
     times = [row for row in verdicts if "nine tenths" in row["claim"]]
-    assert {row["verdict"] for row in times} == {"undecided"} and "in new worlds: undecided" in read(README)
-    assert (
-        f"{min(float(row['value']) for row in times):.0f} to {max(float(row['value']) for row in times):.0f}"
-        == "4 to 5"
-    )
+    fewer = [float(row["value"]) for row in times]
+    assert {row["verdict"] for row in times} == {"undecided"}
+    assert f"{min(fewer):.0f} to {max(fewer):.0f} in new worlds: undecided" in read(README)
 
 
 def test_the_baseline_is_as_stuck_as_readme_says():
