@@ -234,9 +234,7 @@ class RunFolder:
     def _examples(self, count: int) -> list[Example]:
         path, examples = self.path / "examples.jsonl", self.examples()[:count]
         if len(examples) < count:
-            raise CheckpointError(
-                f"{path} lacks examples that the checkpoint counts on; start again in a new run folder."
-            )
+            raise CheckpointError(f"{path} lacks examples that the checkpoint counts on; start again in a new folder.")
         return examples
 
 

@@ -100,7 +100,7 @@ class Guided:
         if source in ("rules", "both", "imagined"):
             found = self.codec.env.knowledge.feedback(turns)
         if source in ("model", "both"):
-            found += yield from self._written(request, turns)
+            found += yield from self.written(request, turns)
         return found
 
     def _within(self, found: Sequence[Feedback]) -> list[Feedback]:
@@ -118,7 +118,7 @@ class Guided:
         said = dict(zip(asked, (codec.reply_text(reply.tokens) for reply in replies), strict=True))
         return [dataclasses.replace(turn, observation=said.get(i, turn.observation)) for i, turn in enumerate(turns)]
 
-    def _written(self, request: str, turns: Sequence[Turn]) -> Told:
+    def written(self, request: str, turns: Sequence[Turn]) -> Told:
         """What the model without adapters writes who has read the last turns, with nothing personal in them."""
         prompt, end = self.codec.critique(request, self.codec.env.knowledge.impersonal(turns)[-READ:], SOURCE)
         (said,) = yield [Prompt(prompt, BASE, min(WRITTEN, self.feedback.max_tokens), end, 0.0)]

@@ -121,9 +121,8 @@ def _attend(
         out = _products(*there, scaling)
     else:
         mask = _sliding(length, sliding_window, device) if slides else None
-        out = F.scaled_dot_product_attention(
-            *there, mask, dropout, is_causal=mask is None, scale=scaling, enable_gqa=True
-        )
+        causal = mask is None
+        out = F.scaled_dot_product_attention(*there, mask, dropout, is_causal=causal, scale=scaling, enable_gqa=True)
     return out.transpose(1, 2).flatten(0, 1)
 
 

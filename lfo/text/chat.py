@@ -16,6 +16,12 @@ CRITIQUE = (
     "{request}\n{done}\nThis attempt failed. Say in one or two sentences, for whoever tries again: what was given, what"
     " was missing or wrong, and what to do first. Give no personal values."
 )
+# Shown before the question: a small model, which is only told what to write, repeats the question.
+EXAMPLE = {
+    "request": "Book a table for tonight.",
+    "done": 'reserve({"restaurant": "Il Faro"}) -> {"message": "We need your party size and your phone number."}',
+}
+ANSWERED = "The restaurant was given; the party size and the phone number were missing. Ask for both, then reserve."
 QUESTION = "{state}\n<|action|>{action}<|/action|>\nWhat is answered?"
 # Stand for what an assistant and a tool say, and who says a note, while the template is taken apart.
 _SAID, _TOLD, _SOURCE = "@@said@@", "@@told@@", "@@source@@"
@@ -108,8 +114,13 @@ class ChatCodec(Codec):
 
     def critique(self, request: str, turns: Sequence[Turn], source: str) -> tuple[list[int], int]:
         done = "\n".join(f"{written(turn.action)} -> {turn.observation}" for turn in turns)
-        asked = [{"role": "user", "content": CRITIQUE.format(request=request, done=done)}]
-        return self.encode(self._render(asked, opened=True, tools=False)), self.end_id
+        asked = CRITIQUE.format(request=request, done=done)
+        return self._asked(CRITIQUE.format(**EXAMPLE), ANSWERED, asked), self.end_id
+
+    def _asked(self, *said: str) -> list[int]:
+        """A conversation without tools, what the user and the assistant said in turn, and the assistant's opening."""
+        messages = [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(said)]
+        return self.encode(self._render(messages, opened=True, tools=False))
 
     def action_text(self, ids: Sequence[int]) -> str:
         """The message's first tool call in the form of `parse_action`; cut off before a call it is malformed."""
@@ -132,8 +143,7 @@ class ChatCodec(Codec):
         return _without(self._render([*self._conversation("."), message]), self._opened)
 
     def question(self, asked: Question) -> list[int]:
-        content = QUESTION.format(state=self.state(asked), action=written(asked.call))
-        return self.encode(self._render([{"role": "user", "content": content}], opened=True, tools=False))
+        return self._asked(QUESTION.format(state=self.state(asked), action=written(asked.call)))
 
 
 def _after(text: str, mark: str) -> str:

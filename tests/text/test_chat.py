@@ -16,7 +16,7 @@ from lfo.envs.phone.tools import TOOLS, phone_call, search
 from lfo.protocols import Blank, Question
 from lfo.text import ChatCodec, Codec, TokenizerError, load_codec
 from lfo.text.base import load_tokenizer
-from lfo.text.chat import QUESTION
+from lfo.text.chat import ANSWERED, EXAMPLE, QUESTION
 from lfo.text.codec import STATE_TOKENS
 from lfo.types import Action, Hangup, Malformed, Turn
 
@@ -188,3 +188,13 @@ def test_an_environment_without_knowledge_has_no_notes(chat_path):
     prompt = chat.decode(chat.prompt("Count to 2."))
     assert "Count to 2.<|im_end|>" in prompt
     assert json.dumps(Counting.tools["count"].schema()) in prompt and "make_phone_call" not in prompt
+
+
+def test_who_writes_feedback_is_shown_how_before_it_is_asked(chat, episode):
+    refused = Turn(phone_call("800-555-0199", {}), '{"status": "auth_failed", "message": "Your PIN."}', "auth_failed")
+    prompt, end = chat.critique(episode.request, [refused], "earlier attempt")
+    shown, answered, asked = chat.decode(prompt).split("<|im_end|>")[-4:-1]
+    assert EXAMPLE["done"] in shown and "This attempt failed." in shown
+    assert ANSWERED in answered and episode.request not in shown + answered
+    assert f"{written(refused.action)} -> {refused.observation}\nThis attempt failed." in asked
+    assert chat.decode(prompt).endswith(chat.decode(chat.opener)) and end == chat.end_id
