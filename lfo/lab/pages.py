@@ -212,6 +212,9 @@ TABLES = {
     "10_knowledge": "### The public world: what is known\n\n"
     "What its world models know at the end, asked about a right and a wrong place of things (a coin\n"
     "has half):",
+    "02_tuning": "### How the baseline was tuned\n\n"
+    "800 tasks in worlds 100 to 102, which no figure shows, at known companies; `group_32_epochs_2` is what\n"
+    "[baseline.yaml](../configs/baseline.yaml) has:",
     "02_longer": "### World 0: a baseline of 3,200 tasks\n\n"
     "Success by quarter of its tasks, means of the evaluations in each (0: before training):",
     "03_final_success": "### World 0, of `make results`\n\n"
