@@ -103,7 +103,7 @@ class PolicyConfig:
 
     def __post_init__(self):
         if self.extras and not self.learning_rate:
-            raise ConfigError(f"with policy.learning_rate 0 a policy learns nothing: set it, or {self.extras} to 0.")
+            raise ConfigError(f"policy.learning_rate 0 learns nothing: set it above 0, or {self.extras} to 0.")
 
     @property
     def extras(self) -> str:
@@ -302,7 +302,9 @@ class RunConfig:
         if self.feedback:
             self._check_feedback(self.feedback)
         if self.rollout.asynchronous and self.policy.tis_cap == 0:
-            raise ConfigError("asynchronous rollouts are a version behind: correct for it by policy.tis_cap, 2, say.")
+            raise ConfigError(
+                "asynchronous rollouts are a version behind: set policy.tis_cap to 2, say, to allow for it."
+            )
 
     def _check_feedback(self, f: FeedbackConfig) -> None:
         w, played = self.world_model, self.rollout.group_size - (self.world_model.scouts if self.world_model else 0)

@@ -200,10 +200,10 @@ def test_what_a_config_names_is_found():
         ("policy: {entropy: -0.01}", "'policy.entropy': input should be greater than or equal to 0, got -0.01."),
         ("policy: {kl: -1}", "'policy.kl': input should be greater than or equal to 0, got -1."),
         ("policy: {imitate: .nan}", "'policy.imitate': input should be "),
-        ("policy: {learning_rate: 0, kl: 0.1}", "learns nothing: set it, or policy.kl to 0."),
+        ("policy: {learning_rate: 0, kl: 0.1}", "learns nothing: set it above 0, or policy.kl to 0."),
         (
             "policy: {learning_rate: 0, entropy: 0.1, imitate: 1}",
-            "with policy.learning_rate 0 a policy learns nothing: set it, or policy.entropy, policy.imitate to 0.",
+            "policy.learning_rate 0 learns nothing: set it above 0, or policy.entropy, policy.imitate to 0.",
         ),
         ("policy: {epochs: 0}", "'policy.epochs': input should be greater than or equal to 1, got 0."),
         ("model: {autocast: 1}", "'model.autocast': input should be "),
@@ -315,7 +315,7 @@ def test_overrides_are_as_strict_as_the_file(write):
         ({"ppo.critic": True, "policy.learning_rate": 0}, "for a policy that learns from rewards"),
         ({"ppo.critic": True, "world_model.coupling": "cloning"}, "another world_model.coupling than 'cloning'"),
         ({"ppo.critic": True, "feedback.start": 2}, "leave ppo out, or feedback"),
-        ({"rollout.asynchronous": True}, "correct for it by policy.tis_cap, 2, say"),
+        ({"rollout.asynchronous": True}, "set policy.tis_cap to 2, say, to allow for it"),
         (
             {"feedback.start": 2, "policy.learning_rate": 0},
             "ppo and feedback are for a policy that learns from rewards",

@@ -16,12 +16,13 @@ CRITIQUE = (
     "{request}\n{done}\nThis attempt failed. Say in one or two sentences, for whoever tries again: what was given, what"
     " was missing or wrong, and what to do first. Give no personal values."
 )
-# Shown before the question: a small model, which is only told what to write, repeats the question.
+# Shown before the question, since a small model that is only told what to write may repeat the question; names nothing
+# that an environment here asks for.
 EXAMPLE = {
     "request": "Book a table for tonight.",
-    "done": 'reserve({"restaurant": "Il Faro"}) -> {"message": "We need your party size and your phone number."}',
+    "done": 'reserve({"restaurant": "Il Faro"}) -> {"message": "We need your party size and the hour."}',
 }
-ANSWERED = "The restaurant was given; the party size and the phone number were missing. Ask for both, then reserve."
+ANSWERED = "The restaurant was given; the party size and the hour were missing. Ask for both, then reserve."
 QUESTION = "{state}\n<|action|>{action}<|/action|>\nWhat is answered?"
 # Stand for what an assistant and a tool say, and who says a note, while the template is taken apart.
 _SAID, _TOLD, _SOURCE = "@@said@@", "@@told@@", "@@source@@"
