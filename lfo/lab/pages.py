@@ -49,7 +49,9 @@ TABLES = {
     "What was seen in worlds 1 to 5, claimed and asked again in worlds 6 to 10, of which nobody had seen anything\n"
     "([confirm.yaml](../configs/confirm.yaml)); a table of their own:",
     "04_confirm": "### Success in five more worlds\n\nWorlds 6 to 10, some of the arms:",
-    "04_confirm_levels": "### Success in five more worlds, by level\n\nAt the end:",
+    "04_confirm_levels": "### Success in five more worlds, by level\n\n"
+    "Success at the end, medians of the runs; known as new companies have 20, 30, 30, 10 and 10 tasks of levels\n"
+    "1 to 5 in a world:",
     "04_confirm_known": "### What is known in five more worlds\n\n"
     "Of calls on the ways of held-out tasks, the share whose reply is known after so many tasks:",
     "04_factorial": "### Success of every arm\n\n"
@@ -124,7 +126,7 @@ TABLES = {
     "Claims written when the dials had been seen, at this position world 1 (of the table worlds 1 to 3), so\n"
     "that four worlds are new to the comparison:",
     "04_six_known": "### What is known of six kinds of circumstances\n\nWhat these know at the end, as above:",
-    "04_six_levels": "### Six kinds of circumstances, by level\n\nSuccess at the end by level, as above:",
+    "04_six_levels": "### Six kinds of circumstances, by level\n\nSuccess at the end, as in the other tables by level:",
     "04_second_base": "### A base that never saw a note\n\n"
     "As in the factorial, in the same worlds, with a base that was pretrained without notes\n"
     "([second_base.yaml](../configs/second_base.yaml)):",
@@ -134,7 +136,8 @@ TABLES = {
     "04_second_base_known": "### What is known beside a base that never saw a note\n\n"
     "Shares of calls whose answer is known, as in the table of how fast it is known, with this base; intervals\n"
     "know of worlds and runs alone:",
-    "04_second_base_levels": "### A base that never saw a note, by level\n\nSuccess at the end by level, as above:",
+    "04_second_base_levels": "### A base that never saw a note, by level\n\n"
+    "Success at the end, as in the other tables by level:",
     "04_second_base_notes": "### How many notes a base can read that never saw one\n\n"
     "Success where the policy is told no more than one note, two, or six, which is the limit everywhere else:",
     "04_transfer": "### Phrasings that were never heard in training\n\n"
@@ -185,10 +188,10 @@ TABLES = {
     "Who should say what went wrong, in tuning worlds, at known companies:",
     "08_sources": "### Who says it\n\n"
     "Area under the curve by who says it, against rules; seconds where both ran on one kind of machine:",
-    "08_critics": "### Who should write feedback\n\n"
-    "The untrained base, told nothing, fails at a task for want of a field, and tries again with a text\n"
-    "([command](feedback.md#who-says-it-where-the-update-happens-and-other-settings)). What a CSR said last, and what\n"
-    "was written about another task, cost nothing. named: of what was missing; right: of what a text names:",
+    "08_critics": "### What feedback is good for\n\n"
+    "One more attempt of the untrained base, which reads what each of these says about the first\n"
+    "([feedback](feedback.md#who-says-it-where-the-update-happens-and-other-settings),\n"
+    "[columns](metrics.md#one-more-attempt-lfolabcriticspy)):",
     "08_tuning": "### Feedback: its settings\n\n"
     "Its settings in tuning worlds, which no figure above shows, at known companies; mind how few runs:",
     "09_factorial": "### The shell\n\n"
