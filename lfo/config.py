@@ -302,9 +302,7 @@ class RunConfig:
         if self.feedback:
             self._check_feedback(self.feedback)
         if self.rollout.asynchronous and self.policy.tis_cap == 0:
-            raise ConfigError(
-                "asynchronous rollouts are a version behind: set policy.tis_cap to 2, say, to allow for it."
-            )
+            raise ConfigError("asynchronous rollouts lag by a version: set policy.tis_cap to 2, say, to allow for it.")
 
     def _check_feedback(self, f: FeedbackConfig) -> None:
         w, played = self.world_model, self.rollout.group_size - (self.world_model.scouts if self.world_model else 0)
