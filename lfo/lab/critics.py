@@ -5,7 +5,7 @@
 Training with feedback says what becomes of a policy; this asks what a text does for one more attempt, so that a
 language model can be asked that never learned to make a call. Who reads is always the embedded base, which was
 pretrained on what CSRs say: success is the writer's and the reader's together. So there are controls. What was missing,
-once in the words of the example that a chat model is shown and once in a CSR's, says what this reader makes of a
+once in words like those of the example that a chat model is shown, once in a CSR's, says what this reader makes of a
 perfect writer; what a CSR said last needs nobody who writes; and of every other text there is the one on another task.
 """
 

@@ -51,10 +51,8 @@ def player(base_path):
         ("Give last_4_ssn, please", {"last_4_ssn"}),
         ("Give @name and the email\naddress", {"name", "email"}),
         ("Name the company, and email them.", set()),
-        (
-            written_call(phone_call("800-555-0199", {"email": "@last_4_cc"})),
-            {"last_4_cc"},
-        ),  # phone_number is no field here
+        # phone_number and email are names of arguments here
+        (written_call(phone_call("800-555-0199", {"email": "@last_4_cc"})), {"last_4_cc"}),
     ],
 )
 def test_fields_are_named_as_people_or_tools_say_them(text, fields):
