@@ -96,7 +96,7 @@ notebooks: setup  ## run all notebooks in order, write results/
 
 science: BEGAN := $(shell date +%s)
 science: setup  ## say how long everything takes, then tune and run all notebooks; resumes where it was interrupted
-	@echo "== science: timing short runs (a few minutes) to estimate the unfinished ones of all grids in configs/"
+	@echo "== science: timing short runs (a minute a kind) to estimate the unfinished ones of all grids in configs/"
 	$(BIN)/lfo estimate $(GRIDS) $(foreach name,$(TUNINGS),configs/tuning_$(name).yaml=results/tuning/$(name))
 	@echo "== science: the last row is hours by the clock; what the notebooks do with finished runs comes on top, minutes each"
 	@set -e; for name in $(TUNINGS); do \

@@ -16,6 +16,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import seaborn as sns
+from matplotlib.ticker import PercentFormatter
 
 from lfo.config import RunConfig
 from lfo.envs import make_environment
@@ -46,6 +47,7 @@ NOTHING, WORLD_MODEL, PLACEBO, TRUTH = "nothing", "world model", "placebo", "tru
 SILENT, ENSEMBLE, VOTING = "imagine_silent", "imagine_ensemble", "imagine_voting"
 MEMORIES = ("table", "backoff", "nearest", "vote", "linear", "boosted", "additive", "grammar")
 ORDER = (NOTHING, *MEMORIES, WORLD_MODEL, ENSEMBLE, VOTING, "imagine_memory", SILENT, TRUTH)
+DRAWN = (NOTHING, *MEMORIES, WORLD_MODEL, TRUTH)  # beside frozen and trained policies; others are in tables
 # A colour for everybody who says notes, the same in all curves.
 COLOURS = {
     NOTHING: "0.5",
@@ -68,7 +70,7 @@ COLOURS = {
 HEADLINE = (
     "truth",
     "grammar_frozen",
-    "boosted_frozen",
+    "additive_frozen",
     "imagine",
     "imagine_frozen",
     "backoff_frozen",
@@ -356,12 +358,13 @@ def factorial_figure(table: pd.DataFrame) -> plt.Figure:
     """Success by who says the notes, policy frozen and trained side by side, at known and at new companies."""
     data = table.query("metric == 'success' and world == @ALL")
     fig, axes = plt.subplots(1, 2, figsize=(13, 4), sharey=True, layout="constrained")
-    names = [name for name in ORDER if name in set(data["notes"])]
+    names = [name for name in DRAWN if name in set(data["notes"])]
     for ax, (split, title) in zip(axes, SPLIT_NAMES.items(), strict=True):
         draw_bars(ax, data[data["split"] == split].rename(columns={"median": "success"}), names)
         ax.set_xticks(range(len(names)), names, rotation=30, ha="right")
         ax.set(title=title, xlabel="who says what would be answered", ylim=(0, 1.02))
     axes[0].set_ylabel("success, greedy, 95% interval")
+    axes[0].yaxis.set_major_formatter(PercentFormatter(1))
     axes[0].legend(fontsize="small", loc="upper left")
     return fig
 
@@ -378,8 +381,8 @@ def draw_bars(ax: plt.Axes, found: pd.DataFrame, names: Sequence[str]) -> None:
 
 
 def phase_figure(table: pd.DataFrame) -> plt.Figure:
-    """Success of frozen policies against the number of circumstances, by who says the notes: replies across, companies
-    down."""
+    """Success of frozen policies against the number of circumstances, by who says the notes, who stand side by side:
+    replies across, companies down."""
     data = table.query("metric == 'success' and world == @ALL and policy == @FROZEN")
     replies = [kind for kind in ("list", "reasons") if kind in set(data["replies"])]
     size = (5 * len(replies) + 2.5, 7)
@@ -388,15 +391,16 @@ def phase_figure(table: pd.DataFrame) -> plt.Figure:
     for row, (split, title) in zip(axes, SPLIT_NAMES.items(), strict=True):
         for ax, kind in zip(row, replies, strict=True):
             part = data[(data["split"] == split) & (data["replies"] == kind)]
-            for name in names:
-                colour = COLOURS.get(name, "C1")
+            for i, name in enumerate(names):
                 one = part[part["notes"] == name].sort_values("circumstances")
-                ax.plot(one["circumstances"], one["median"], marker="o", color=colour, label=name)
-                ax.fill_between(one["circumstances"], one["low"], one["high"], color=colour, alpha=0.15, lw=0)
+                x, look = one["circumstances"] + (i - (len(names) - 1) / 2) * 0.12, {"color": COLOURS.get(name, "C1")}
+                ax.plot(x, one["median"], marker="o", ms=5, label=name, **look)
+                ax.vlines(x, one["low"], one["high"], lw=1.2, **look)
             fewest = part.groupby("circumstances")["runs"].min()
             ax.set_xticks(fewest.index, [f"{dial:.0f}\n({runs:.0f})" for dial, runs in fewest.items()])
             ax.set(title=f"{title}, {kind}", xlabel="kinds of circumstances (runs)", ylim=(-0.02, 1.02))
         row[0].set_ylabel("success, greedy, 95% interval")
+    axes[0, 0].yaxis.set_major_formatter(PercentFormatter(1))
     axes[0, -1].legend(title="notes by", fontsize="small", loc="upper left", bbox_to_anchor=(1.01, 1))
     return fig
 
@@ -441,6 +445,7 @@ def draw_curves(
                 low, high = success.min(axis=0), success.max(axis=0)
                 ax.fill_between(grid, low, high, color=look["color"], alpha=0.08, lw=0)
         ax.set(title=title, xlabel=AGAINST[against], ylim=(-0.02, 1.02))
+        ax.yaxis.set_major_formatter(PercentFormatter(1))
     axes[0].set_ylabel(KINDS[kind][1])
     if axes[-1].lines:
         axes[-1].legend(title="median and range (runs)", fontsize="small", loc="upper left", bbox_to_anchor=(1.01, 1))

@@ -21,10 +21,9 @@ class PageError(ValueError):
 # What README shows: who says the notes, as summary.csv names it, and what that is.
 ROWS = {
     "nothing": "DAPO on success alone, where the policy is trained",
-    "table": "replies that were heard, looked up, else what is usual",
-    "backoff": "... also once somebody has served the caller",
-    "boosted": "a classifier that is told what fields are",
-    "additive": "... and what circumstances are",
+    "table": "replies heard, looked up; silent on later calls",
+    "backoff": "... which speaks of all calls",
+    "additive": "a classifier, told what fields and circumstances are",
     "grammar": "... and how everything is said",
     "world model": "`imagine`: what the world model predicts",
     "truth": "what would really be answered",
@@ -35,7 +34,7 @@ FIGURES = {
     "04_dials": "circumstances and reasons, policy frozen",
     "04_curves": "success against sampled tasks",
 }
-CLAIMED = "What was claimed ([rule](docs/metrics.md)), in brackets what was found (%), or how many are supported:\n"
+CLAIMED = "Claims; in brackets what was found (%), or how many hold. Worlds must [agree](docs/metrics.md), too:\n"
 KNOWN, NEW = "validation", "test"
 PLACES = {KNOWN: "known", NEW: "new"}  # companies
 
