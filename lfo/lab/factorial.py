@@ -355,7 +355,8 @@ def overview(table: pd.DataFrame, part: str) -> pd.DataFrame:
 
 
 def factorial_figure(table: pd.DataFrame) -> plt.Figure:
-    """Success by who says the notes, policy frozen and trained side by side, at known and at new companies."""
+    """Success by who says the notes, those of `DRAWN`, policy frozen and trained side by side: known and new
+    companies."""
     data = table.query("metric == 'success' and world == @ALL")
     fig, axes = plt.subplots(1, 2, figsize=(13, 4), sharey=True, layout="constrained")
     names = [name for name in DRAWN if name in set(data["notes"])]

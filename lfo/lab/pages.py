@@ -21,10 +21,10 @@ class PageError(ValueError):
 # What README shows: who says the notes, as summary.csv names it, and what that is.
 ROWS = {
     "nothing": "DAPO on success alone, where the policy is trained",
-    "table": "replies heard, looked up; silent on later calls",
-    "backoff": "... which speaks of all calls",
+    "table": "look-up by company or trade, and circumstances; not of later calls",
+    "backoff": "... of all calls",
     "additive": "a classifier, told what fields and circumstances are",
-    "grammar": "... and how everything is said",
+    "grammar": "... and how all is said",
     "world model": "`imagine`: what the world model predicts",
     "truth": "what would really be answered",
 }
@@ -34,7 +34,7 @@ FIGURES = {
     "04_dials": "circumstances and reasons, policy frozen",
     "04_curves": "success against sampled tasks",
 }
-CLAIMED = "Claims; in brackets what was found (%), or how many hold. Worlds must [agree](docs/metrics.md), too:\n"
+CLAIMED = "Claims; in brackets what was found, or how many hold. Intervals alone do not [decide](docs/metrics.md):\n"
 KNOWN, NEW = "validation", "test"
 PLACES = {KNOWN: "known", NEW: "new"}  # companies
 
@@ -259,7 +259,7 @@ def headline(results: Path) -> str:
     dials = f"{shown[0]['circumstances']} kinds of circumstances, replies with {shown[0]['replies']}"
     caption = (
         f"Greedy success, all levels ({dials}), after 320 tasks (DAPO alone 800); median and 95%\n"
-        f"interval, {' to '.join(map(str, ends))} runs in {len(worlds)} worlds, known and new companies:"
+        f"interval, {' to '.join(map(str, ends))} runs in {len(worlds)} worlds:"
     )
     drawn = [f"![{what}](results/{name}.png)" for name, what in FIGURES.items() if (results / f"{name}.png").exists()]
     return "\n\n".join(filter(None, (caption, "\n".join(lines), _verdicts(results), "\n".join(drawn))))
