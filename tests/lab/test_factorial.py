@@ -327,6 +327,18 @@ def test_success_against_circumstances(summary):
         "known companies (validation), reasons",
         "new companies (test), reasons",
     )
+    assert known.yaxis.get_major_formatter()(0.6) == "60%"
+
+
+def test_who_says_notes_stands_beside_others(summary):
+    """So that intervals can be told apart: a little before and after the position of the dial."""
+    beside = summary.query("notes == @TRUTH").assign(arm="table_frozen", notes="table")
+    known, _ = factorial.phase_figure(pd.concat([summary, beside])).axes
+    dial = summary["circumstances"].iloc[0]
+    places = {line.get_label(): line.get_xdata().tolist() for line in known.get_lines()}
+    assert places == {"table": [pytest.approx(dial - 0.06)], TRUTH: [pytest.approx(dial + 0.06)]}
+    (one, other) = (ends.get_segments()[0][:, 0] for ends in known.collections)
+    assert one == pytest.approx([dial - 0.06] * 2) and other == pytest.approx([dial + 0.06] * 2)
 
 
 def test_other_grids_follow_the_headline_and_say_what_they_can(runs, summary, tmp_path):
