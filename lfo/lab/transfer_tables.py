@@ -42,11 +42,23 @@ def transferred(runs: Runs, split: str, levels: Sequence[int] | None) -> list[Cu
 
 def within(runs: Runs, split: str, attempts: int) -> list[Curve]:
     """Success within so many attempts on a split, of the runs where that was measured, as curves of one place."""
-    there = {arm: [folder for folder in folders if (Path(folder) / ATTEMPTS).exists()] for arm, folders in runs.items()}
+    there = _with_file(runs, ATTEMPTS)
     if not any(there.values()):
         return []
     rows = with_companies(measurements(there, ATTEMPTS, "measure it"), there).query("split == @split")
     return curves_of(best_of(rows, attempts), ["success"])
+
+
+def informed(runs: Runs, split: str) -> list[Curve]:
+    """Success on a split of policies that are told the truth, where that was measured, as curves of one place."""
+    there = _with_file(runs, TOLD)
+    if not any(there.values()):
+        return []
+    return curves_of(told_frame(there).query("split == @split and told == 'truth'"), ["success"])
+
+
+def _with_file(runs: Runs, file: str) -> Runs:
+    return {arm: [folder for folder in folders if (Path(folder) / file).exists()] for arm, folders in runs.items()}
 
 
 def best_of(rows: pd.DataFrame, attempts: int) -> pd.DataFrame:

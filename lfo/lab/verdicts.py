@@ -31,10 +31,10 @@ from lfo.lab.hierarchy import (
 )
 from lfo.lab.reading import Runs
 from lfo.lab.tables import known
-from lfo.lab.transfer_tables import transferred, within
+from lfo.lab.transfer_tables import informed, transferred, within
 
 KINDS = ("lead", "times", "level")
-OF = ("success", "transfer", "attempts", "rules")
+OF = ("success", "transfer", "attempts", "told", "rules")
 JUDGED = {**MEASURES, "tasks_to_90": reach(MOST)}
 RELATIVE = {"truth": told_the_truth, "baseline": baseline_of}
 COLUMNS = "claim split value low high runs p verdict".split()
@@ -51,8 +51,9 @@ class Claim:
     own, as for `read_curves`; tasks without one do not count.
     of: what is measured, "success" of the runs' own evaluations; or at the end, where "success" is the only measure:
     "transfer", what `lfo.lab.transfer.measure` found, also on tasks that the runs do not have; "attempts", success
-    within two of them (`lfo.lab.attempts`); "rules", the share of held-out tasks' calls whose reply was known, which is
-    one number a run, so that only worlds and runs are resampled.
+    within two of them (`lfo.lab.attempts`); "told", success of a policy that is told the truth, and not what it is told
+    in training (`lfo.lab.transfer.measure_told`); "rules", the share of held-out tasks' calls whose reply was known,
+    which is one number a run, so that only worlds and runs are resampled.
     """
 
     text: str
@@ -78,7 +79,7 @@ class Claim:
             raise TypeError("fewer tasks are better: they are compared as times")
         if self.of != "success" and (self.measure != "success" or self.by != "company_id"):
             raise TypeError(f"of {self.of} the measure is success, by company_id")
-        if self.of in ("attempts", "rules") and (self.levels or self.relative):
+        if self.of in ("attempts", "told", "rules") and (self.levels or self.relative):
             raise TypeError(f"of {self.of} there are no levels, and nothing is relative")
 
     @property
@@ -151,6 +152,8 @@ def _study(runs: Runs, split: str, levels: tuple[int, ...] | None, relative: str
         return Study(known(runs, split))
     if of == "attempts":
         return Study(within(runs, split, 2))
+    if of == "told":
+        return Study(informed(runs, split))
     curves = transferred(runs, split, levels) if of == "transfer" else read_curves(runs, split, levels, by=by)
     return Study(relative_to(curves, RELATIVE[relative](runs)) if relative else curves)
 

@@ -13,7 +13,7 @@ from lfo.lab.factorial import facts
 from lfo.lab.hierarchy import DRAWS, tasks_of
 from lfo.lab.reading import write_measurement
 from lfo.lab.sweep import by_arm, read_grid
-from lfo.lab.transfer_tables import ATTEMPTS, TRANSFER
+from lfo.lab.transfer_tables import ATTEMPTS, TOLD, TRANSFER
 from lfo.lab.verdicts import COLUMNS, JUDGED, Claim, concerned, read_claims, verdict_table
 from lfo.runs import RunFolder
 
@@ -163,6 +163,25 @@ def test_a_claim_about_attempts_is_judged_by_the_first_two(runs):
     assert verdict_table({"theirs": runs["theirs"]}, claims).empty
 
 
+def test_a_claim_about_policies_that_are_told_is_judged_by_the_truth_alone(runs):
+    """Told the truth ours fails at one of two tasks, theirs at none; what else they were told does not count, and who
+    was not told anything has no claim."""
+    for arm, missed in (("ours", 1), ("theirs", 0)):
+        rows = [
+            {"split": split, "told": told, "task_id": f"{split}-00{task}", "success": int(right)}
+            for split in ("validation", "test")
+            for task in (0, 1)
+            for told, right in (("truth", task >= missed and split == "validation"), ("imagined", arm == "ours"))
+        ]
+        for folder in runs[arm]:
+            write_measurement(RunFolder(folder), TOLD, rows)
+    claims = [claim("theirs", other, 0, of="told") for other in ("ours", "never")]
+    (row,) = verdict_table(runs, claims).to_dict("records")
+    assert row["value"] == 0.5 and row["runs"] == 5
+    with pytest.raises(TypeError, match="of told there are no levels"):
+        claim("theirs", "ours", 0, of="told", levels=(1,))
+
+
 def test_a_claim_about_rules_is_judged_by_what_was_known_at_the_end(runs):
     """One number a run: ours knew .75 before, and knows half; never knows what its seed says, .1 to .5."""
     for folder in (folder for arm in ("ours", "never") for folder in runs[arm]):
@@ -256,7 +275,7 @@ def test_what_is_wrong_with_a_claim_is_said(tmp_path):
     path.write_text(
         "here:\n- {text: x, arm: a, other: b, measure: success, kind: lead, bar: 0, split: test, of: rule}\n"
     )
-    with pytest.raises(ConfigError, match="of is one of success, transfer, attempts, rules, not rule"):
+    with pytest.raises(ConfigError, match="of is one of success, transfer, attempts, told, rules, not rule"):
         read_claims(path, "here")
     with pytest.raises(ConfigError, match="no table 'there'; it has: here"):
         read_claims(path, "there")
@@ -265,8 +284,9 @@ def test_what_is_wrong_with_a_claim_is_said(tmp_path):
 def test_the_claims_are_about_arms_that_exist(monkeypatch):
     monkeypatch.chdir(ROOT)  # grids name their configs from there
     grids = {"factorial": ["science.yaml"], "ablation": [p.name for p in Path("configs").glob("ablation_*.yaml")]}
-    grids |= {"feedback": ["feedback_grid.yaml"], "reasons": ["science.yaml", "reasons.yaml"]}
+    grids |= {"feedback": ["feedback_grid.yaml"], "feedback_why": ["feedback_grid.yaml"]}
     grids |= {
+        "reasons": ["science.yaml", "reasons.yaml"],
         "second_base": ["second_base.yaml"],
         "ensemble": ["science.yaml"],
         "backoff": ["science.yaml"],
