@@ -158,8 +158,8 @@ class WorldModelConfig:
             raise ConfigError("world_model.shuffle deals out phone replies: set world_model.predict to 'phone'.")
         if self.context_distillation and self.coupling not in ("imagine", "imagine_memory", "memory", "truth"):
             raise ConfigError("world_model.context_distillation is about notes: set coupling 'imagine'.")
-        if self.curiosity and self.coupling in ("memory", "truth", "cloning"):
-            raise ConfigError("world_model.curiosity asks a world model, and there is none: set coupling 'imagine'.")
+        if self.curiosity and (self.shuffle or self.coupling in ("memory", "truth", "cloning")):
+            raise ConfigError("world_model.curiosity asks who learned the replies: set coupling 'imagine', no shuffle.")
         if self.members * self.votes > 1 and (self.curiosity or self.coupling not in ("imagine", "imagine_memory")):
             raise ConfigError("world_model.members and votes are for notes: set coupling 'imagine', and no curiosity.")
         if not self.dream_agreement:
@@ -293,10 +293,9 @@ class RunConfig:
             raise ConfigError("coupling 'cloning' clones actions: no anonymise, no shuffle, and the dialect 'tags'.")
         if w and w.coupling == "cloning" and self.policy.extras:
             raise ConfigError(f"coupling 'cloning' learns nothing from rewards: set {self.policy.extras} to 0.")
-        if w and w.coupling == "echo" and self.policy.epochs > 1:
-            raise ConfigError("coupling 'echo' learns replies in the policy's own pass: set policy.epochs to 1.")
-        if w and w.coupling == "echo" and (self.rollout.temperature != 1 or self.model.dialect != "tags"):
-            raise ConfigError("coupling 'echo' needs rollout.temperature 1, for one pass, and the dialect 'tags'.")
+        once = (self.policy.epochs, self.rollout.temperature, self.model.dialect) == (1, 1, "tags")
+        if self.coupling == "echo" and not once:
+            raise ConfigError("coupling 'echo' needs policy.epochs 1, rollout.temperature 1 and the dialect 'tags'.")
         if w and w.coupling == "dream" and self.env.reward != "binary":
             raise ConfigError("a dreamt reply tells success and nothing else: set env.reward to 'binary'.")
         if self.feedback:
@@ -316,6 +315,8 @@ class RunConfig:
                 "feedback.source 'imagined' asks one world model for one reply:"
                 " set world_model.coupling to 'imagine', members and votes to 1."
             )
+        if f.learn == "kl" and w and w.schedule != "joint":
+            raise ConfigError("feedback.learn 'kl' learns in every step: set world_model.schedule to 'joint'.")
         if f.teacher == "average" and self.coupling == "stacked":
             raise ConfigError("coupling 'stacked' adds two adapters up: set feedback.teacher to 'live' or 'base'.")
         if f.start > played and f.learn != "kl":

@@ -135,6 +135,9 @@ class Knowledge(Protocol):
         For whoever remembers instead of learning.
         """
 
+    def general(self, examples: Sequence[Example]) -> list[Example]:
+        """Those whose answer anybody would hear who asks the same: for whoever remembers instead of learning."""
+
     def words(self, question: Question) -> str:
         """What tells a question from others, in words: for whoever looks for similar ones."""
 

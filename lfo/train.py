@@ -80,8 +80,8 @@ class Run:
         self.bf16 = uses_bf16(config, self.folder, device)
         self.learner = Learner(config, self.coupling.layout, self.objective, self.codec.pad_id, device, self.bf16)
         self.engine: Engine = make_engine(config, device)
-        self.buffer, self.due = ReplayBuffer(whole=self._whole), Due()
-        self.successes, self.corrected = Successes(), Successes()
+        self.buffer = ReplayBuffer(whole=lambda example: bool(self.env.knowledge.cases(example.question)))
+        self.due, self.successes, self.corrected = Due(), Successes(), Successes()
         self.stream = TaskStream(self.env.tasks("train"), config.seed)
         self.step, self.version = 0, 0
         self.sampled = self.tasks_seen = 0
@@ -344,10 +344,6 @@ class Run:
         groups, size = list(by_group(kept).values()), self.config.policy.groups_per_update
         return [[row for group in groups[i : i + size] for row in group] for i in range(0, len(groups), size)]
 
-    def _whole(self, example: Example) -> bool:
-        """Whether the answer tells all that there is to be said, as the environment sees it."""
-        return bool(self.env.knowledge.cases(example.question))
-
     def _replayed(self, seed: int) -> list[Encoded]:
         """Examples for a replay update; `anonymise` of them made to look unknown."""
         rng, out = random.Random(derive_seed(seed, "anonymise")), []
@@ -423,7 +419,7 @@ class Run:
             return False
         state, examples = found
         self.learner.load_state(state["learner"])
-        self.buffer = ReplayBuffer(examples, self._whole)
+        self.buffer = ReplayBuffer(examples, self.buffer.whole)
         for name, kind in RECORDS.items():
             if name in state:  # earlier versions had none of what feedback has corrected
                 setattr(self, name, from_json(kind, state[name], f"a checkpoint of {self.folder.path}"))

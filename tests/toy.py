@@ -98,6 +98,9 @@ class Known:
     def cases(self, question):
         return (self.words(question),)
 
+    def general(self, examples):
+        return list(examples)
+
     def words(self, question):
         return f"{question.request} {question.call.arguments['number']}"
 

@@ -109,9 +109,10 @@ class Guided:
         return [one for one, total in zip(found, totals, strict=True) if total <= self.feedback.max_tokens]
 
     def _imagined(self, request: str, turns: Sequence[Turn]) -> Generator[list[Prompt], list, list[Turn]]:
-        """The turns as the world model would have answered them."""
-        codec, predict = self.codec, self.config.world_model.predict
-        asked = [i for i, turn in enumerate(turns) if turn.tool in codec.env.knowledge.learned[predict]]
+        """The turns as the world model would have answered them, of the fewest tools that one may learn: what a user
+        answers is left as it was, so that nothing personal gets by."""
+        codec, tools = self.codec, min(self.codec.env.knowledge.learned.values(), key=len)
+        asked = [i for i, turn in enumerate(turns) if turn.tool in tools]
         questions = [codec.question(Question(request, tuple(turns[:i]), turns[i].action)) for i in asked]
         listener, end = self.inner.layout.listener, codec.reply_end_id
         replies = yield [Prompt(question, listener, REPLY_TOKENS, end, 0.0) for question in questions]

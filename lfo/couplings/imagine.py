@@ -67,7 +67,7 @@ class ImagineMemory(Imagine):
         self.table = Table(codec.env.knowledge)
 
     def hear(self, examples: Sequence[Example]) -> None:
-        self.table.hear(examples)
+        self.table.hear(self.codec.env.knowledge.general(examples))
 
     def answer(self, question: Question) -> Answer:
         known = self.table.exactly(question)

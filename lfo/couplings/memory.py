@@ -34,7 +34,7 @@ class Memory(Noted):
         self.teller = make_teller(config.recall, codec.env.knowledge)
 
     def hear(self, examples: Sequence[Example]) -> None:
-        self.teller.hear(examples)
+        self.teller.hear(self.codec.env.knowledge.general(examples))
 
     def answer(self, question: Question) -> Answer:
         yield from ()  # no model is asked

@@ -21,7 +21,7 @@ class ReplayBuffer:
 
     def __init__(self, examples: Sequence[Example] = (), whole: Callable[[Example], bool] = lambda example: True):
         self.examples: list[Example] = []
-        self._whole, self._told, self._seen = whole, list[Example](), set[Example]()
+        self.whole, self._told, self._seen = whole, list[Example](), set[Example]()
         self.add(examples)
 
     def add(self, examples: Sequence[Example]) -> None:
@@ -29,7 +29,7 @@ class ReplayBuffer:
         new = [e for e in dict.fromkeys(examples) if e not in self._seen]
         self._seen.update(new)
         self.examples += new
-        self._told += filter(self._whole, new)
+        self._told += filter(self.whole, new)
 
     def draw(self, count: int, seed: int) -> list[Example]:
         """`count` examples, fewer where there are fewer, a pure function of the seed.

@@ -11,7 +11,7 @@ from calling import BILLING, CALL, FORM, REPLY, SALES, SEARCH, SERVICE, notes_of
 
 from lfo.config import WorldModelConfig
 from lfo.couplings import Memory
-from lfo.envs.phone import PhoneEnvironment
+from lfo.envs.phone import PhoneEnvironment, phrasings
 from lfo.envs.phone.knowledge import looked_up
 from lfo.envs.phone.records import Company
 from lfo.envs.phone.tools import form, phone_call
@@ -145,6 +145,20 @@ def test_calls_that_hand_something_over_are_not_remembered(memory, banks, recall
     assert told(remembering, question(banks)) is None
     remembering.hear([example(banks, question(banks), REPLY)])
     assert told(remembering, question(banks)) == REPLY
+
+
+@pytest.mark.parametrize("recall", [*RECALLS, "additive", "grammar"])
+def test_what_holds_for_one_caller_alone_is_not_remembered(memory, banks, recall):
+    """Who lacks the account number is asked for something else, who called another company's number is sent away."""
+    remembering, asked = memory(recall), question(banks)
+    answered = ('{"unavailable": ["account_number"]}', '{"account_number": "123456", "unavailable": []}')
+    forms = [Turn(form(["account_number"]), said, "ok") for said in answered]
+    lacks, gave = (dataclasses.replace(asked, turns=(*asked.turns, turn)) for turn in forms)
+    nobody = json.dumps({"status": "wrong_department", "message": phrasings.UNKNOWN_NUMBER})
+    remembering.hear([example(banks, lacks, MAIL), example(banks, question(banks, company=THERE), nobody)])
+    assert told(remembering, asked) is told(remembering, question(banks, company=THERE)) is None
+    remembering.hear([example(banks, gave, MAIL)])
+    assert phrasings.meaning(told(remembering, asked)) == phrasings.meaning(MAIL)
 
 
 @pytest.mark.parametrize("recall", RECALLS)

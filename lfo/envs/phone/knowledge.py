@@ -191,6 +191,11 @@ class PhoneKnowledge:
         circumstances = circumstances_in(question.request)
         return (*here, circumstances), (*there, circumstances), here, there
 
+    def general(self, examples: Sequence[Example]) -> list[Example]:
+        """Not those of callers who have said that they lack a field, of whom something else is demanded in its place,
+        nor what is said at another company's number."""
+        return [e for e in examples if phrasings.UNKNOWN_NUMBER not in e.reply and not _lacking(e.turns)]
+
     def place(self, question: Question) -> Place | None:
         """Where the call goes to; None for a number that nobody has."""
         found = self._directory.get(question.call.arguments.get("phone_number", ""))
@@ -331,10 +336,19 @@ def _last_listed(turns: Sequence[Turn]) -> list[dict]:
     return [] if at is None else json.loads(turns[at].observation)["departments"]
 
 
+def _answered(turns: Sequence[Turn]) -> list[dict]:
+    """What the user answered to forms."""
+    return [json.loads(turn.observation) for turn in turns if turn.tool == FORM and turn.status == "ok"]
+
+
 def _shared(turns: Sequence[Turn]) -> set[str]:
     """The values that the user gave."""
-    forms = [json.loads(turn.observation) for turn in turns if turn.tool == FORM and turn.status == "ok"]
-    return {value for form in forms for field, value in form.items() if field != "unavailable"}
+    return {value for form in _answered(turns) for field, value in form.items() if field != "unavailable"}
+
+
+def _lacking(turns: Sequence[Turn]) -> bool:
+    """Whether the user has said that he lacks a field."""
+    return any(form["unavailable"] for form in _answered(turns))
 
 
 def _progress(turns: Sequence[Turn], dropped: int = 0) -> str:
