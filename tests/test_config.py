@@ -332,6 +332,7 @@ def test_overrides_are_as_strict_as_the_file(write):
         ({"feedback.start": 9}, "feedback.start is 9 of 8 rollouts of a group"),
         ({"feedback.start": 8, "world_model.scouts": 1}, "feedback.start is 8 of 7 rollouts of a group"),
         ({"feedback.learn": "kl", "feedback.source": "model"}, "set feedback.source to 'rules'"),
+        ({"feedback.learn": "kl", "world_model.schedule": "hierarchical"}, "set world_model.schedule to 'joint'"),
         ({"rollout.asynchronous": True, "rollout.engine": "vllm"}, "engine 'vllm' sleeps while the learner learns"),
     ],
 )

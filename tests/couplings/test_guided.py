@@ -238,9 +238,11 @@ def test_a_reply_that_repeats_what_was_given_gives_nothing_away(guided, group, b
         assert len(bank.env.knowledge.feedback([looked, asked, answered])) == told_of
 
 
-def test_nor_does_a_world_model_that_repeats_it(group, bank):
-    """What it said of the same call in the same attempt, with a value that the user gave, and with none."""
-    settings = config({"coupling": "imagine"}, source="imagined")
+@pytest.mark.parametrize("predict", ["phone", "phone+form", "all"])
+def test_nor_does_a_world_model_that_repeats_it(group, bank, predict):
+    """What it said of the same call in the same attempt, with a value that the user gave, and with none; also where it
+    learns what users answer, which it is not asked for here."""
+    settings = config({"coupling": "imagine", "predict": predict}, source="imagined")
     coupling = Guided(settings, bank, Imagine(settings.world_model, bank))
     for asked, told_of in (
         ("123456", []),
