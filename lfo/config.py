@@ -293,8 +293,7 @@ class RunConfig:
             raise ConfigError("coupling 'cloning' clones actions: no anonymise, no shuffle, and the dialect 'tags'.")
         if w and w.coupling == "cloning" and self.policy.extras:
             raise ConfigError(f"coupling 'cloning' learns nothing from rewards: set {self.policy.extras} to 0.")
-        once = (self.policy.epochs, self.rollout.temperature, self.model.dialect) == (1, 1, "tags")
-        if self.coupling == "echo" and not once:
+        if self.coupling == "echo" and {self.policy.epochs, self.rollout.temperature, self.model.dialect} - {1, "tags"}:
             raise ConfigError("coupling 'echo' needs policy.epochs 1, rollout.temperature 1 and the dialect 'tags'.")
         if w and w.coupling == "dream" and self.env.reward != "binary":
             raise ConfigError("a dreamt reply tells success and nothing else: set env.reward to 'binary'.")

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from lfo.config import ConfigError
 from lfo.protocols import Responder, Teller
-from lfo.types import Action, Call, Hangup, Malformed, StopReason, Task, Turn
+from lfo.types import Action, Call, Hangup, Malformed, StopReason, Task
 
 SPLITS = ("train", "validation", "test")
 ARGS_TAG = "<|args|>"
@@ -76,8 +76,10 @@ class PlainKnowledge:
     def is_dreamt(self, action: Action) -> bool:
         return False
 
-    def impersonal(self, turns: Sequence[Turn]) -> list[Turn]:
+    def impersonal(self, turns: Sequence) -> list:
         return list(turns)
+
+    general = impersonal  # nor does an answer depend on who asks
 
 
 def require_open(stop: StopReason | None) -> None:

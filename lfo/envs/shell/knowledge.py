@@ -76,10 +76,6 @@ class ShellKnowledge(PlainKnowledge):
             return ()
         return (name, tool), (kind, tool)
 
-    def general(self, examples: Sequence[Example]) -> list[Example]:
-        """All of them: nothing depends on who asks."""
-        return list(examples)
-
     def words(self, question: Question) -> str:
         """Machine, kind and tool."""
         return " ".join([*_where(question.request), _named(question.call.arguments["command"]) or ""])

@@ -73,10 +73,6 @@ class TwcKnowledge(PlainKnowledge):
         thing, place = _pair(question.call)
         return (thing, place), (thing.rpartition(" ")[2], place, "any")
 
-    def general(self, examples: Sequence[Example]) -> list[Example]:
-        """All of them: nothing depends on who asks."""
-        return list(examples)
-
     def words(self, question: Question) -> str:
         """Thing and place."""
         return " ".join(map(unlabelled, question.call.arguments.values()))
