@@ -102,7 +102,8 @@ class Teller(Protocol):
 class Knowledge(Protocol):
     """What a world model of an environment is told, asked and taught."""
 
-    learned: Mapping[str, tuple[str, ...]]  # `world_model.predict` -> the tools whose answers are learned
+    # `world_model.predict` -> the tools whose answers are learned; those of the smallest set tell nothing of a user's.
+    learned: Mapping[str, tuple[str, ...]]
     hint: str  # how a chat model is told what would be answered, with a {source} and a {reply} in it
 
     def state(self, question: Question, dropped: int = 0) -> str:

@@ -109,8 +109,8 @@ class Guided:
         return [one for one, total in zip(found, totals, strict=True) if total <= self.feedback.max_tokens]
 
     def _imagined(self, request: str, turns: Sequence[Turn]) -> Generator[list[Prompt], list, list[Turn]]:
-        """The turns as the world model would have answered them, of the fewest tools that one may learn: what a user
-        answers is left as it was, so that nothing personal gets by."""
+        """The turns as the world model would have answered them: those of the smallest set of tools that one may learn.
+        What a user answers stays, and with it what must not be repeated."""
         codec, tools = self.codec, min(self.codec.env.knowledge.learned.values(), key=len)
         asked = [i for i, turn in enumerate(turns) if turn.tool in tools]
         questions = [codec.question(Question(request, tuple(turns[:i]), turns[i].action)) for i in asked]

@@ -5,7 +5,7 @@ what it is a case of (`Knowledge.cases`), the narrowest first; `backoff` does, a
 the call would be a case of if nothing had happened before; `nearest` takes the reply to the most similar call, by
 TF-IDF over `Knowledge.words`; `vote` takes what most of the three nearest mean; `linear`, `boosted` and `additive` are
 classifiers that the environment itself makes for what its answers mean, `grammar` is told how everything is said there
-(`Knowledge.classifier`).
+(`Knowledge.classifier`). All of them hear what holds for whoever asks (`Knowledge.general`).
 """
 
 from __future__ import annotations
