@@ -111,7 +111,8 @@ class ChatCodec(Codec):
 
     def note(self, source: str, reply: Sequence[int]) -> list[int]:
         before, after = (self.encode(part.replace(_SOURCE, source)) for part in self._note)
-        return [*before, *(i for i in reply if i != self.reply_end_id), *after]
+        tags = self.tokenizer.added_tokens_decoder
+        return [*before, *(i for i in reply if i not in tags), *after]
 
     def critique(self, request: str, turns: Sequence[Turn], source: str) -> tuple[list[int], int]:
         done = "\n".join(f"{written(turn.action)} -> {turn.observation}" for turn in turns)
@@ -125,7 +126,6 @@ class ChatCodec(Codec):
 
     def action_text(self, ids: Sequence[int]) -> str:
         """The message's first tool call in the form of `parse_action`; cut off before a call it is malformed."""
-        ids = list(ids)
         closed = bool(ids) and ids[-1] == self.end_id
         message = self.decode(ids[:-1] if closed else ids)
         return from_chat(message, self.env.tools) or ("" if closed else ARGS_TAG + message)

@@ -78,8 +78,11 @@ class Codec:
         return self.encode(f"<|obs|>{text}<|/obs|>")
 
     def note(self, source: str, reply: Sequence[int]) -> list[int]:
-        """What is told to the policy beyond the episode: a reply, as it was sampled, and who says so."""
-        body = [i for i in reply if i != self.reply_end_id]
+        """What is told to the policy beyond the episode: a reply, as it was sampled, and who says so.
+
+        Tags in the reply are left out, or it could end the note that it stands in.
+        """
+        body = [i for i in reply if i not in self._ids.values()]
         return [self._ids["<|note|>"], *self.encode(f"{source}: "), *body, self._ids["<|/note|>"]]
 
     def critique(self, request: str, turns: Sequence[Turn], source: str) -> tuple[list[int], int]:
