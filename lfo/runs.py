@@ -279,20 +279,20 @@ def provenance(config: RunConfig | None = None) -> dict:
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, {torch.get_num_threads()} torch threads",
         "instructions": torch.backends.cpu.get_cpu_capability(),
     }
-    if config:
-        facts |= {"seed": config.seed, "world_seed": config.env.world_seed, "config": as_dict(config)}
-    return facts
+    own = {"seed": config.seed, "world_seed": config.env.world_seed, "config": as_dict(config)} if config else {}
+    return facts | own
 
 
 def _commit() -> str:
-    """Of the repository that this file is of."""
+    """Of the repository that this file is of; with `-dirty` where the package is not what was committed."""
     here = ["git", "-C", str(Path(__file__).parent)]
     try:
         subprocess.run([*here, "ls-files", "--error-unmatch", Path(__file__).name], capture_output=True, check=True)
         told = subprocess.run([*here, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):  # no git, as in a container, or installed
         return "unknown"
-    return told.stdout.strip()
+    changed = subprocess.run([*here, "diff", "--quiet", "HEAD", "--", "."]).returncode
+    return told.stdout.strip() + "-dirty" * bool(changed)
 
 
 def _write(path: Path, text: str) -> None:

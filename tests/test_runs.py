@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import re
+import subprocess
 
 import pytest
 import torch
@@ -47,10 +48,26 @@ def test_a_run_begins_with_its_config_and_where_it_comes_from(run):
 
 def test_provenance_names_commit_packages_and_machine():
     facts = provenance()
-    assert re.fullmatch(r"[0-9a-f]{7,}|unknown", facts["commit"])
+    assert re.fullmatch(r"[0-9a-f]{7,}(-dirty)?|unknown", facts["commit"])
     assert {"torch", "transformers", "peft", "numpy"} <= set(facts["packages"])
     assert facts["packages"]["lfo"] == lfo.__version__, "also where it is not installed"
     assert "cores" in facts["machine"] and "config" not in facts
+
+
+def test_provenance_says_when_the_package_is_not_what_was_committed(tmp_path, monkeypatch):
+    package, results = tmp_path / "package", tmp_path / "results.csv"
+    package.mkdir()
+    code = package / "runs.py"
+    code.write_text("one = 1\n")
+    results.write_text("0.5\n")
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@example.org"]
+    for command in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "one"]):
+        subprocess.run([*git, *command], check=True)
+    monkeypatch.setattr("lfo.runs.__file__", str(code))
+    results.write_text("0.6\n")  # what a notebook writes is no change of the code
+    clean = provenance()["commit"]
+    code.write_text("one = 2\n")
+    assert re.fullmatch(r"[0-9a-f]{7,}", clean) and provenance()["commit"] == f"{clean}-dirty"
 
 
 def test_provenance_does_without_git(monkeypatch):
