@@ -6,13 +6,13 @@
 
 1. A byte-level BPE tokenizer whose lexicon (JSON keys, field names, goals, departments, two-digit
    numbers) makes one token of what is one thing; that of this folder, where there is one.
-2. A curriculum: copy exercises; then transcripts of the exploratory policy in throw-away worlds; 60% of them carry
-   notes (what would be answered to the calls on the way; one time in six made up; or what was answered in an earlier
-   attempt), followed 85% of the time; whom one would call next, given the notes so far, if one had done what they ask
-   for; and world-model examples from the same calls. At first a world lasts 60 steps and its industries have rules of
-   their trade, as those of the experiments have others, so that taking up rules is practised; near the end every step
-   has its own world in which every department of every company has its own random rules, and every circumstance its own
-   random effect there, so that none is left.
+2. A curriculum: copy exercises; then transcripts of the exploratory policy in throw-away worlds
+   (`lfo.envs.phone.explorer`); 60% of them carry notes (what would be answered to the calls on the way; one time in six
+   made up; or what was answered in an earlier attempt), followed 85% of the time; whom one would call next, given the
+   notes so far, if one had done what they ask for; and world-model examples from the same calls. At first a world lasts
+   60 steps and its industries have rules of their trade, as those of the experiments have others, so that taking up
+   rules is practised; near the end every step has its own world in which every department of every company has its own
+   random rules, and every circumstance its own random effect there, so that none is left.
 3. A second, shorter round with more copying at a quarter of the learning rate.
 
 Without notes there is less to learn, and the curriculum is shorter.
@@ -26,7 +26,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import random
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
@@ -35,16 +34,13 @@ from lfo.config import EnvConfig, ModelConfig, RunConfig, derive_seed
 from lfo.couplings import Truth
 from lfo.envs import make_environment
 from lfo.envs.base import ARGS_TAG, written
-from lfo.envs.phone import PhoneEnvironment, Rules, rules, tools, vocabulary, world
-from lfo.envs.phone.callers import RandomForm, play_scripted
-from lfo.envs.phone.episode import PhoneEpisode
-from lfo.envs.phone.knowledge import SENT, PhoneKnowledge
-from lfo.envs.phone.phrasings import SITUATION_STATUS, read_reply
-from lfo.envs.phone.records import PhoneTask
+from lfo.envs.phone import explorer, tools, vocabulary, world
+from lfo.envs.phone.callers import play_scripted
+from lfo.envs.phone.explorer import FOLLOWED, NOTED, Transcript
+from lfo.envs.phone.phrasings import SITUATION_STATUS
 from lfo.evaluate import play_tasks, success_rows
 from lfo.lab import base_report, pretraining
 from lfo.lab.untrained import untrained
-from lfo.protocols import Question
 from lfo.rollout.play import play
 from lfo.text import Codec, load_codec
 from lfo.text.codec import as_acted
@@ -52,14 +48,8 @@ from lfo.types import Attempt, Turn
 
 HERE = Path(__file__).parent
 SEED = 20_000  # worlds of the experiments use seeds below 1,000
-NOTED, FOLLOWED = 0.6, 0.85  # share of transcripts with notes; share of those whose notes are followed
-RECALLED = 0.2  # share of the noted that recall earlier attempts
-MADE_UP = 0.2  # share of the others whose notes are wrong
-SOURCES = ("memory", "world model", "truth", "scout", "feedback")  # who says a note is no matter
-RECALL = "earlier attempt"
 MAX_TOKENS = 800  # longer documents are left out
 COPY_STEPS, WORLD_STEPS = 1000, 60  # copy exercises alone; as long as a world lasts
-CALLS_FIRST = 0.08  # share of transcripts that call without a form
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,230 +126,39 @@ def lexicon() -> list[str]:
 WORDS = r" ?[A-Za-z']+|\d|\s+|[^\sA-Za-z\d]+"
 
 
-# --- throw-away worlds and transcripts -------------------------------------------------------
+# --- documents -------------------------------------------------------------------------------
 
 
-def throwaway_world(rng: random.Random, companies: int = 8, tasks: int = 64) -> world.World:
-    """Companies whose every department and circumstance has its own random rules, and tasks that can be solved."""
-    return with_tasks(redrawn(companies_only(rng, companies), rng), rng, tasks)
+Segments = list[tuple[str, bool]]  # text, and whether it is trained on
 
 
-def trade_world(rng: random.Random, companies: int = 48) -> world.World:
-    """Companies with rules of the trade, as the worlds of the experiments have them, and no tasks."""
-    typical = rules.draw_typical(rng, len(vocabulary.CIRCUMSTANCES))
-    offices = {industry: rules.front_office(usual) for industry, usual in typical.effects.items()}
-    drawn = dataclasses.replace(companies_only(rng, companies, offices), typical=typical)
-    for company in drawn.companies.values():
-        variation = rng.choices(("typical", "extra", "different"), (7, 2, 1))[0]
-        hidden = rules.draw_rules(rng, company, typical, variation)
-        drawn.rules.update({(rule.company_id, rule.department): rule for rule in hidden})
-        usual = typical.effects[company.industry]
-        drawn.effects[company.company_id] = rules.draw_exceptions(rng, company.industry, usual, variation)
-    return drawn
+def segments(transcript: Transcript) -> Segments:
+    """A whole episode, with what was noted."""
+    first, *others = map(acted, transcript.episode.turns)
+    told = [(f"<|task|>{transcript.episode.request}<|/task|>", False), *first, (noted(transcript), False)]
+    return told + [one for turn in others for one in turn]
 
 
-def companies_only(rng: random.Random, count: int, offices: Mapping[str, str] | None = None) -> world.World:
-    """Companies that hide nothing yet. offices: industry -> a department that all of its companies have."""
-    phones = [f"800-555-{i:04d}" for i in rng.sample(range(10_000), 5 * count)]
-    drawn = world.World(-1, {}, {}, rules.TypicalRules({}, {}, {}, {}), {}, ())
-    for i, prefix in enumerate(rng.sample(vocabulary.NAME_PREFIXES, count)):
-        industry = vocabulary.INDUSTRIES[i % 4]
-        name = f"{prefix} {rng.choice(vocabulary.NAME_SUFFIXES[industry])}"
-        office = (offices or {}).get(industry, "")
-        drawn.companies[f"x{i}"] = world.draw_company(rng, f"x{i}", name, industry, phones, office)
-    return drawn
+def acted(turn: Turn) -> Segments:
+    """A turn: trained on are the action, and what CSRs say."""
+    heard = [("<|obs|>", False), (turn.observation, turn.tool == tools.PHONE), ("<|/obs|>", False)]
+    return [("<|tool|>", False), (f"{written(turn.action)}<|end|>", True), *(heard if turn.observation else ())]
 
 
-def with_tasks(drawn: world.World, rng: random.Random, tasks: int) -> world.World:
-    """The world with so many tasks that can be solved, of all levels and more."""
-    made: list[PhoneTask] = []
-    while len(made) < tasks:
-        company = rng.choice(list(drawn.companies.values()))
-        profile = world.draw_profile(rng, f"u{len(made)}", company.industry)
-        names = [d.name for d in company.departments]
-        chosen = rng.sample(names, min(rng.choices((1, 2, 3), (3, 4, 3))[0], len(names)))
-        goals = tuple(rng.choice(vocabulary.DEPARTMENTS[n].goals) for n in chosen)
-        circumstances = tuple(c for c in vocabulary.CIRCUMSTANCES if rng.random() < world.PRESENT)
-        try:
-            plan = rules.oracle_plan(drawn.demands(company.company_id, goals, circumstances), profile)
-        except ValueError:
-            continue
-        if len(plan.departments) > 4 or len(plan.fields) > 8:
-            continue
-        drawn.profiles[profile.profile_id] = profile
-        request = world.request_text(rng, company, goals, circumstances, held_out=True)
-        task = ("train", 1, company.company_id, profile.profile_id, request, goals, plan.steps, circumstances)
-        made.append(PhoneTask(f"x-{len(made)}", *task))
-    return dataclasses.replace(drawn, tasks=tuple(made))
+def noted(transcript: Transcript, count: int | None = None) -> str:
+    """The first so many notes, which are read once the company was looked up."""
+    return "".join(f"<|note|>{note}<|/note|>" for note in transcript.notes[:count])
 
 
-def redrawn(throwaway: world.World, rng: random.Random) -> world.World:
-    """The same companies with other rules."""
-    hidden = {c.company_id: rules.draw_free_rules(rng, c) for c in throwaway.companies.values()}
-    gated = {i: [rule.department for rule in drawn if rule.after] for i, drawn in hidden.items()}
-    effects = {i: rules.draw_free_effects(rng, throwaway.companies[i], gated[i]) for i in hidden}
-    by_key = {(rule.company_id, rule.department): rule for drawn in hidden.values() for rule in drawn}
-    return dataclasses.replace(throwaway, rules=by_key, effects=effects)
-
-
-@dataclasses.dataclass
-class Notes:
-    """What a caller was told: said, whom to call in which order, what to ask for."""
-
-    said: list[str]
-    order: list[str]
-    fields: dict[str, set[str]]  # of each department
-
-
-def directory(episode: PhoneEpisode) -> dict[str, str]:
-    """Department -> number, as the caller has just read them."""
-    return {d["name"]: d["phone"] for d in json.loads(episode.turns[-1].observation)["departments"]}
-
-
-@dataclasses.dataclass
-class Intention:
-    """Whom a caller calls next who has read so many notes, and supposes that it has made these calls."""
-
-    read: int
-    supposed: tuple[Turn, ...]
-    department: str
-
-
-def rehearsed(
-    knowledge: PhoneKnowledge, episode: PhoneEpisode, source: str
-) -> tuple[Notes, list[Question], list[Intention]]:
-    """What would be answered on the way of a caller who follows what is answered; the questions; whom it calls next.
-
-    Who has been everywhere names again whom it called first.
-    """
-    steps, notes, intentions = knowledge.way(episode.request, episode.turns), Notes([], [], {}), []
-    past = len(episode.turns)
-    for i, step in enumerate(steps):
-        intentions.append(Intention(i, step.question.turns[past:], step.department))
-        status, fields, _ = read_reply(step.truth)
-        notes.said.append(f"<|note|>{source}: {step.truth}<|/note|>")
-        if status not in SENT:
-            notes.order.append(step.department)
-            notes.fields[step.department] = set(fields)
-    if steps and notes.order:
-        last = knowledge.supposed(steps[-1].question.turns, steps[-1].question.call, steps[-1].truth)
-        intentions.append(Intention(len(steps), last[past:], notes.order[0]))
-    return notes, [step.question for step in steps], intentions
-
-
-def lesson(turn: Turn) -> str:
-    """Which fields were handed over in a call, or asked for in a form that was declined, and what was answered."""
-    if turn.tool == tools.PHONE:
-        return f"{json.dumps(list(turn.action.arguments['auth_info']))} {turn.observation}"
-    declined = turn.tool == tools.FORM and turn.status == "declined"
-    return f"{json.dumps(turn.action.arguments['fields'])} {turn.observation}" if declined else ""
-
-
-def recalled(attempts: Sequence[PhoneEpisode], listed: Mapping[str, str]) -> Notes:
-    """What was answered in earlier attempts; later ones know better."""
-    notes, names = Notes([], [], {}), {phone: name for name, phone in listed.items()}
-    for attempt in attempts:
-        for turn in attempt.turns:
-            if not (said := lesson(turn)):
-                continue
-            notes.said.append(f"<|note|>{RECALL}: {said}<|/note|>")
-            name = names.get(turn.action.arguments.get("phone_number"))
-            status, fields, others = read_reply(turn.observation)
-            if name and status in ("auth_failed", "success"):
-                notes.fields[name] = {*turn.action.arguments["auth_info"], *fields}
-            elif name and status == "routing_violation":
-                notes.order = [*others, *(d for d in notes.order if d not in others)]
-    return notes
-
-
-class NoteReader(RandomForm):
-    """The exploratory policy with notes in its context, which it mostly believes."""
-
-    def __init__(self, episode: PhoneEpisode, throwaway: world.World, rng: random.Random):
-        super().__init__(episode, throwaway, rng)
-        self.notes: Notes | None = None
-        self.follows = rng.random() < FOLLOWED
-        self.calls_first = rng.random() < CALLS_FIRST
-
-    def call_order(self):
-        usual = super().call_order()
-        if not (self.notes and self.follows):
-            return usual
-        told = [d for d in self.notes.order if d in self.directory]
-        return told + [d for d in usual if d not in (*told, *self.notes.fields)]
-
-    def choose_fields(self):
-        if self.notes and self.follows:
-            on_the_way = {*self.notes.order, *self.to_call}
-            told = [fields for name, fields in self.notes.fields.items() if name in on_the_way]
-            fields = set().union(*(told or self.notes.fields.values()))
-            return fields or None
-        return None if self.calls_first and not self.notes else super().choose_fields()
-
-
-def transcript(throwaway: world.World, task: PhoneTask, rng: random.Random, noted: float):
-    """One episode as segments, (text, whether it is trained on); intentions as segments; world-model questions.
-
-    noted: share of episodes with notes.
-    """
-    spoken = Rules(replies=rng.choice(("list", "reasons")))
-    env = PhoneEnvironment(throwaway, spoken)
-    episode = PhoneEpisode(throwaway, task, spoken, seed=rng.randrange(2**31))
-    agent = NoteReader(episode, throwaway, rng)
-    observation, intentions, asked = task.request, [], []
-    segments = [(f"<|task|>{task.request}<|/task|>", False)]
-    while episode.stop is None:
-        if "departments" in observation and not asked:
-            agent.notes, asked, next_ = told(env, episode, rng, noted)
-            heard = agent.notes.said if agent.notes else []
-            for means in next_:
-                done = "".join(map(as_acted, means.supposed))
-                before = f'{"".join(heard[: means.read])}{done}<|tool|>{tools.PHONE}{ARGS_TAG}{{"phone_number": "'
-                intentions.append([*segments, (before, False), (directory(episode)[means.department], True)])
-            segments += [(note, False) for note in heard]
-        action = agent.act(observation)
-        segments += [("<|tool|>", False), (f"{written(action)}<|end|>", True)]
-        observation = episode.step(action)
-        if observation:
-            said = episode.turns[-1].tool == tools.PHONE
-            segments += [("<|obs|>", False), (observation, said), ("<|/obs|>", False)]
-    return episode, segments, intentions, asked
-
-
-def told(env: PhoneEnvironment, episode: PhoneEpisode, rng: random.Random, noted: float):
-    """Notes, or None; questions about the way; whom a caller means to call."""
-    _, asked, following = rehearsed(env.knowledge, episode, "truth")
-    first = following[:1]
-    if not noted:  # whom next is practised all the same, as far as what is supposed tells
-        each = {len(means.supposed): means for means in reversed(following)}
-        return None, asked, [dataclasses.replace(means, read=0) for means in each.values()]
-    if rng.random() >= noted:
-        return None, asked, first
-    if rng.random() < RECALLED:
-        notes = recalled(earlier(env, episode.task, rng), directory(episode))
-        changed = {"read": len(notes.said)} | ({"department": notes.order[0]} if notes.order else {})
-        return notes, asked, [dataclasses.replace(means, **changed) for means in first]
-    knowledge = env.knowledge
-    if rng.random() < MADE_UP:
-        knowledge = PhoneEnvironment(redrawn(env.world, rng), env.rules).knowledge
-    notes, _, following = rehearsed(knowledge, episode, rng.choice(SOURCES))
-    return notes, asked, following
-
-
-def earlier(env: PhoneEnvironment, task: PhoneTask, rng: random.Random) -> list[PhoneEpisode]:
-    """One to three failed attempts at the same task, each but the first mostly with what was heard in those before."""
-    attempts: list[PhoneEpisode] = []
-    for _ in range(rng.randint(1, 3)):
-        episode = PhoneEpisode(env.world, task, env.rules, seed=rng.randrange(2**31))
-        agent = NoteReader(episode, env.world, rng)
-        observation = episode.step(agent.act(task.request))
-        agent.notes = recalled(attempts, directory(episode)) if attempts else None
-        while episode.stop is None:
-            observation = episode.step(agent.act(observation))
-        if episode.success:
-            break
-        attempts.append(episode)
-    return attempts
+def intentions(transcript: Transcript) -> list[Segments]:
+    """Whom one calls next who has read the first notes, and supposes that it has made these calls."""
+    found, episode = [], transcript.episode
+    begun = [(f"<|task|>{episode.request}<|/task|>", False), *acted(episode.turns[0])]
+    for means in transcript.intentions:
+        done = f"{noted(transcript, means.read)}{''.join(map(as_acted, means.supposed))}"
+        before = f'{done}<|tool|>{tools.PHONE}{ARGS_TAG}{{"phone_number": "'
+        found.append([*begun, (before, False), (transcript.listed[means.department], True)])
+    return found
 
 
 def copy_exercise(codec: Codec, rng: random.Random) -> tuple[list[int], list[int]]:
@@ -405,8 +204,8 @@ class Documents:
                 documents.append(others.pop(rng.randrange(len(others))))
             else:
                 throwaway = throwaway or self._world(step, rng)
-                segments, found = self._played(throwaway, rng)
-                documents.append(pretraining.tokenised(self.codec, segments))
+                played, found = self._played(throwaway, rng)
+                documents.append(pretraining.tokenised(self.codec, played))
                 others += found
             if len(documents[-1][0]) > MAX_TOKENS:
                 documents.pop()
@@ -417,21 +216,21 @@ class Documents:
     def _world(self, step: int, rng: random.Random) -> world.World:
         """One that lasts, so that the model learns to take up a trade's rules; in the end, and to test, one without."""
         if not 0 <= step < self.curriculum.free_from:
-            return throwaway_world(rng, tasks=24)
+            return explorer.throwaway_world(rng, tasks=24)
         epoch = step // WORLD_STEPS
         if epoch not in self.trade:
-            self.trade = {epoch: trade_world(random.Random(f"{SEED}/world/{epoch}"))}
-        return with_tasks(self.trade[epoch], rng, 24)
+            self.trade = {epoch: explorer.trade_world(random.Random(f"{SEED}/world/{epoch}"))}
+        return explorer.with_tasks(self.trade[epoch], rng, 24)
 
     def _played(self, throwaway: world.World, rng: random.Random):
         """A transcript, and what else is learned from it: whom to call next, and what is answered."""
-        episode, segments, intentions, asked = transcript(throwaway, rng.choice(throwaway.tasks), rng, self.noted)
+        transcript = explorer.attempt(throwaway, rng.choice(throwaway.tasks), rng, self.noted)
+        episode = transcript.episode
         found = [
             pretraining.answered(e.encoded) for e in self.codec.examples("x", episode.request, episode.turns, "phone")
         ]
-        knowledge = PhoneKnowledge(throwaway, reasons=episode.rules.replies == "reasons")
-        found += [pretraining.answered(self.codec.encoded(question, knowledge.truth(question))) for question in asked]
-        return segments, found + [pretraining.tokenised(self.codec, intention) for intention in intentions]
+        found += [pretraining.answered(self.codec.encoded(question, reply)) for question, reply in transcript.answered]
+        return segments(transcript), found + [pretraining.tokenised(self.codec, one) for one in intentions(transcript)]
 
 
 # --- what was made ---------------------------------------------------------------------------
@@ -567,10 +366,10 @@ def main() -> None:
     elif not (args.out / "tokenizer.json").exists():
         corpus = []
         for _ in range(40):
-            throwaway = throwaway_world(rng)
+            throwaway = explorer.throwaway_world(rng)
             for task in throwaway.tasks:
-                _, segments, _, _ = transcript(throwaway, task, rng, NOTED)
-                corpus.append("".join(text for text, _ in segments))
+                read = segments(explorer.attempt(throwaway, task, rng))
+                corpus.append("".join(text for text, _ in read))
         pretraining.build_tokenizer(corpus, lexicon(), WORDS).save_pretrained(args.out)
     model = pretraining.build_model(len(PreTrainedTokenizerFast.from_pretrained(args.out)), SEED)
     model.save_pretrained(args.out)

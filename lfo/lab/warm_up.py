@@ -2,12 +2,14 @@
 
     python -m lfo.lab.warm_up --config configs/twc.yaml --base models/SmolLM2-135M-Instruct.Q4_1.gguf
     python -m lfo.lab.warm_up --config configs/smollm2_shell.yaml --base models/SmolLM2-135M-Instruct.Q4_1.gguf
+    python -m lfo.lab.warm_up --config configs/smollm2_phone.yaml --base models/SmolLM2-135M-Instruct.Q4_1.gguf
 
 LoRA by cross-entropy on transcripts, as a run's own codec writes them, merged into its base in fp32. Of the public
 world: transcripts of the exploratory user in made-up rooms (`lfo.envs.twc.explorer`), how things are taken and put,
 that what is closed is opened first, how a note is followed, and nothing of what belongs where. Of the shell: one
-training task of every skill, done by its ground truth (`lfo.envs.shell.oracle.demonstrations`). Writes the base that
-the config names.
+training task of every skill, done by its ground truth (`lfo.envs.shell.oracle.demonstrations`). Of phone calls:
+transcripts of the exploratory caller in throw-away worlds (`lfo.envs.phone.explorer`), whom it means to call, and what
+is answered; every document has rules of its own. Writes the base that the config names.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ import torch
 
 from lfo.config import ModelConfig, load_config
 from lfo.envs import make_environment
+from lfo.envs.phone import PhoneEnvironment
+from lfo.envs.phone import explorer as caller
 from lfo.envs.shell.oracle import demonstrations
 from lfo.envs.twc import explorer
 from lfo.envs.twc.episode import with_numbers
@@ -30,10 +34,12 @@ from lfo.learn.adapters import parameters, with_adapters
 from lfo.protocols import Environment, Question
 from lfo.text import Codec, load_codec
 from lfo.text.base import load_base, load_tokenizer
-from lfo.types import Turn
+from lfo.types import Call, Turn
 
 SEED = 50_000  # worlds of the experiments use seeds below 1,000
 PREDICTED = 0.2  # share of the documents that are world-model examples
+INTENDED = 0.2  # and of phone calls, share of those that say whom a caller means to call
+LONGEST = 1200  # tokens: longer phone calls, a tenth of them, are left out, since they take the most memory
 NAME = "warm_up"
 
 
@@ -43,12 +49,14 @@ def spoken(codec: Codec, request: str, turns: Sequence[Turn], notes: Sequence[st
     ids = codec.prompt(request)
     mask = [0] * len(ids)
     for i, turn in enumerate(turns):
-        for source, _, said in (note.partition(": ") for note in notes if i == 1):
-            ids += codec.note(source, codec.encode(said))
-        mask += [0] * (len(ids) - len(mask))
-        whole, read = codec.turn(turn.action, turn.observation), len(codec.observation(turn.observation))
+        whole, read = [*codec.opener, codec.end_id], 0  # hangs up
+        if isinstance(turn.action, Call):
+            whole, read = codec.turn(turn.action, turn.observation), len(codec.observation(turn.observation))
         ids += whole
         mask += [0] * len(codec.opener) + [1] * (len(whole) - len(codec.opener) - read) + [0] * read
+        for source, _, said in (note.partition(": ") for note in notes if i == 0):
+            ids += codec.note(source, codec.encode(said))
+        mask += [0] * (len(ids) - len(mask))
     return ids, mask
 
 
@@ -64,6 +72,31 @@ def draw(codec: Codec, rng: random.Random) -> Document:
     return spoken(codec, with_numbers(transcript.room.request), transcript.turns, transcript.notes)
 
 
+def called(codec: Codec, env: PhoneEnvironment, rng: random.Random) -> Document:
+    """Of phone calls: an episode, whom its caller means to call, or what is answered to that."""
+    drawn = _called(codec, env, rng)
+    return drawn if len(drawn[0]) <= LONGEST else called(codec, env, rng)
+
+
+def _called(codec: Codec, env: PhoneEnvironment, rng: random.Random) -> Document:
+    throwaway = caller.throwaway_world(rng, tasks=1)
+    transcript = caller.attempt(throwaway, throwaway.tasks[0], rng, decided=env.rules)
+    kind = rng.random()
+    if kind < PREDICTED and transcript.answered:
+        return answered(codec.encoded(*rng.choice(transcript.answered)))
+    if kind < PREDICTED + INTENDED and transcript.intentions:
+        return meant(codec, transcript, rng.choice(transcript.intentions))
+    return spoken(codec, transcript.episode.request, transcript.episode.turns, transcript.notes)
+
+
+def meant(codec: Codec, transcript: caller.Transcript, means: caller.Intention) -> Document:
+    """Whom a caller means to call, as `lfo.couplings.plain` asks a policy for it; trained on the number."""
+    episode, number = transcript.episode, codec.encode(transcript.listed[means.department])
+    read, _ = spoken(codec, episode.request, [episode.turns[0], *means.supposed], transcript.notes[: means.read])
+    read += codec.beginning(codec.env.knowledge.intention(episode.turns))
+    return [*read, *number], [0] * len(read) + [1] * len(number)
+
+
 def what_is_shown(codec: Codec, env: Environment, name: str) -> Callable[[random.Random], Document]:
     """What draws a document of an environment.
 
@@ -75,7 +108,11 @@ def what_is_shown(codec: Codec, env: Environment, name: str) -> Callable[[random
     if name == "shell":
         episodes = [spoken(codec, request, turns) for request, turns in demonstrations(env)]
         return lambda rng: rng.choice(episodes)
-    raise ValueError(f"env.name is {name!r}: a warm-up is written for 'twc' and 'shell'; name a config of one of them")
+    if name == "phone":
+        return lambda rng: called(codec, env, rng)
+    raise ValueError(
+        f"env.name is {name!r}: a warm-up is written for phone, twc and shell; name a config of one of them"
+    )
 
 
 def warm_up(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,11 @@ from playable import needs_sandbox
 from lfo.config import EnvConfig, ModelConfig
 from lfo.envs import make_environment
 from lfo.envs.base import written
+from lfo.envs.phone import explorer as explored
 from lfo.envs.shell.oracle import demonstrations
 from lfo.envs.twc import explorer
 from lfo.envs.twc.episode import with_numbers
-from lfo.lab.warm_up import draw, spoken, warm_up, what_is_shown
+from lfo.lab.warm_up import draw, meant, spoken, warm_up, what_is_shown
 from lfo.text import load_codec
 from lfo.text.base import load_base
 
@@ -65,6 +67,58 @@ def test_what_comes_of_it_is_a_plain_base(codec, tmp_path):
     assert load_codec(ModelConfig(base=str(tmp_path / "warm")), codec.env).encode("a") == codec.encode("a")
 
 
+@pytest.fixture(scope="module", params=["tags", "chat"])
+def phone(request, chat_path):
+    base = ModelConfig(str(chat_path), dialect="chat") if request.param == "chat" else ModelConfig()
+    return load_codec(base, make_environment(EnvConfig(values="reference")))
+
+
+def test_of_phone_calls_it_sees_worlds_that_were_never_before(phone, monkeypatch):
+    """Three kinds of document: an episode with what it says trained, a number to be called, a reply. Nothing is
+    trained on what was noted or observed."""
+    monkeypatch.setattr("lfo.lab.warm_up.LONGEST", 9999)  # the tokenizers of tests spell letter by letter
+    shown, rng = what_is_shown(phone, phone.env, "phone"), random.Random(5)
+    kinds, noted, names = {"number": 0, "reply": 0, "episode": 0}, 0, set()
+    for _ in range(60):
+        ids, mask = shown(rng)
+        assert len(ids) == len(mask)
+        text, said = phone.decode(ids), phone.decode([i for i, trained in zip(ids, mask, strict=True) if trained])
+        number = re.fullmatch(r"800-555-\d{4}", said) is not None
+        kind = "number" if number else "reply" if said.startswith('{"status"') else "episode"
+        kinds[kind] += 1
+        if kind == "episode":
+            assert said.count("search_company") == 1 and "departments" not in said and "status" not in said
+            names |= set(re.findall(r'"company_name": "([^"]+)"', said))
+        noted += "A note (" in text or "<|note|>" in text
+    assert min(kinds.values()) > 3 and kinds["episode"] > 25 and noted > 10
+    assert len(names) > 15, "not the same companies again and again"
+
+
+def test_phone_calls_that_take_too_much_memory_are_left_out(phone, monkeypatch):
+    shown = what_is_shown(phone, phone.env, "phone")
+    monkeypatch.setattr("lfo.lab.warm_up.LONGEST", 9999)
+    lengths = sorted(len(shown(random.Random(seed))[0]) for seed in range(20))
+    monkeypatch.setattr("lfo.lab.warm_up.LONGEST", lengths[10])
+    assert max(len(shown(random.Random(seed))[0]) for seed in range(20)) <= lengths[10] < lengths[-1]
+
+
+def test_whom_it_means_to_call_is_asked_as_a_run_asks(phone):
+    """Request, directory, the notes so far, what is supposed, then a call begun: what `Plain.intended` reads."""
+    world, rng = explored.throwaway_world(random.Random(2), tasks=12), random.Random(0)
+    for task in world.tasks:
+        transcript = explored.attempt(world, task, rng, noted=1.0, decided=phone.env.rules)
+        looked_up, blank = transcript.episode.turns[0], phone.env.knowledge.intention(transcript.episode.turns)
+        for means in transcript.intentions:
+            ids, mask = meant(phone, transcript, means)
+            asked = [*phone.prompt(task.request), *phone.turn(looked_up.action, looked_up.observation)]
+            for source, _, said in (note.partition(": ") for note in transcript.notes[: means.read]):
+                asked += phone.note(source, phone.encode(said))
+            asked += [i for turn in means.supposed for i in phone.turn(turn.action, turn.observation)]
+            asked += phone.beginning(blank)
+            assert ids[: len(asked)] == asked and mask[: len(asked)] == [0] * len(asked) and all(mask[len(asked) :])
+            assert phone.decode(ids[len(asked) :]) == transcript.listed[means.department]
+
+
 @needs_sandbox
 def test_of_the_shell_it_sees_one_training_task_of_every_skill_done():
     env = make_environment(EnvConfig(name="shell", levels=(1, 2, 3), max_turns=5))
@@ -83,5 +137,5 @@ def test_what_is_shown_is_by_world_and_a_world_without_is_refused(codec):
     shell = load_codec(ModelConfig(base=str(BASE.parent / "base_shell")), env)
     ids, mask = what_is_shown(shell, env, "shell")(random.Random(0))
     assert "<|end|>finish" not in shell.decode(ids[: mask.index(1)]) and shell.decode(ids).count("<|end|>") == 2
-    with pytest.raises(ValueError, match="a warm-up is written for 'twc' and 'shell'"):
-        what_is_shown(codec, codec.env, "phone")
+    with pytest.raises(ValueError, match="a warm-up is written for phone, twc and shell"):
+        what_is_shown(codec, codec.env, "my_world")

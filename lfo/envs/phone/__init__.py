@@ -2,7 +2,8 @@
 
 `vocabulary` and `records` say what it is made of, `rules` what is hidden, `world` draws it; `user`, `csr` and
 `phrasings` are the people in it; `tools`, `episode` and `environment` are what an agent meets; `knowledge` is what a
-world model is told and asked; `callers` are scripted agents to compare with.
+world model is told and asked; `callers` are scripted agents to compare with, `explorer` one more, in throw-away worlds,
+for bases to be pretrained on.
 """
 
 from __future__ import annotations

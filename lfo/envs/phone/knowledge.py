@@ -108,7 +108,7 @@ class PhoneKnowledge:
         kind: missing_auth, wrong_value, wrong_order, wrong_department, declined_form, malformed_call, or served, which
         alone is no failure. Reads what the agent said and was told, and nothing of the episode besides; a message that
         has a value of the user's in it, which only a world model could make up, is left out. In plain words: after the
-        base's own wording (`lesson` in data/base/recipe.py), whose JSON looks like the answer to a call, the untrained
+        base's own wording (`explorer.lesson`), whose JSON looks like the answer to a call, the untrained
         base fills in the form and hangs up.
         """
         found, shared = [], _shared(turns)
