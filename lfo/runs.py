@@ -289,10 +289,10 @@ def _commit() -> str:
     try:
         subprocess.run([*here, "ls-files", "--error-unmatch", Path(__file__).name], capture_output=True, check=True)
         told = subprocess.run([*here, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
+        changed = subprocess.run([*here, "status", "--porcelain", "--", "."], capture_output=True, check=True)
     except (OSError, subprocess.CalledProcessError):  # no git, as in a container, or installed
         return "unknown"
-    changed = subprocess.run([*here, "diff", "--quiet", "HEAD", "--", "."]).returncode
-    return told.stdout.strip() + "-dirty" * bool(changed)
+    return f"{told.stdout.strip()}-dirty" if changed.stdout else told.stdout.strip()
 
 
 def _write(path: Path, text: str) -> None:

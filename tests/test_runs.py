@@ -66,8 +66,11 @@ def test_provenance_says_when_the_package_is_not_what_was_committed(tmp_path, mo
     monkeypatch.setattr("lfo.runs.__file__", str(code))
     results.write_text("0.6\n")  # what a notebook writes is no change of the code
     clean = provenance()["commit"]
-    code.write_text("one = 2\n")
-    assert re.fullmatch(r"[0-9a-f]{7,}", clean) and provenance()["commit"] == f"{clean}-dirty"
+    assert re.fullmatch(r"[0-9a-f]{7,}", clean)
+    for changed in (package / "helper.py", code):  # new, then another
+        changed.write_text("one = 2\n")
+        assert provenance()["commit"] == f"{clean}-dirty"
+        changed.unlink() if changed != code else None
 
 
 def test_provenance_does_without_git(monkeypatch):

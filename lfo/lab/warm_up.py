@@ -9,7 +9,8 @@ world: transcripts of the exploratory user in made-up rooms (`lfo.envs.twc.explo
 that what is closed is opened first, how a note is followed, and nothing of what belongs where. Of the shell: one
 training task of every skill, done by its ground truth (`lfo.envs.shell.oracle.demonstrations`). Of phone calls:
 transcripts of the exploratory caller in throw-away worlds (`lfo.envs.phone.explorer`), whom it means to call, and what
-is answered; every document has rules of its own. Writes the base that the config names.
+is answered; every document has rules of its own, and no phrasing that is held out. Writes the base that the config
+names. What is longer than the config's `rollout.max_tokens` is left out.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import torch
 from lfo.config import ModelConfig, load_config
 from lfo.envs import make_environment
 from lfo.envs.phone import PhoneEnvironment
-from lfo.envs.phone import explorer as caller
+from lfo.envs.phone import explorer as phone_explorer
 from lfo.envs.shell.oracle import demonstrations
 from lfo.envs.twc import explorer
 from lfo.envs.twc.episode import with_numbers
@@ -34,12 +35,11 @@ from lfo.learn.adapters import parameters, with_adapters
 from lfo.protocols import Environment, Question
 from lfo.text import Codec, load_codec
 from lfo.text.base import load_base, load_tokenizer
-from lfo.types import Call, Turn
+from lfo.types import Hangup, Turn
 
 SEED = 50_000  # worlds of the experiments use seeds below 1,000
 PREDICTED = 0.2  # share of the documents that are world-model examples
 INTENDED = 0.2  # and of phone calls, share of those that say whom a caller means to call
-LONGEST = 1200  # tokens: longer phone calls, a tenth of them, are left out, since they take the most memory
 NAME = "warm_up"
 
 
@@ -49,8 +49,9 @@ def spoken(codec: Codec, request: str, turns: Sequence[Turn], notes: Sequence[st
     ids = codec.prompt(request)
     mask = [0] * len(ids)
     for i, turn in enumerate(turns):
-        whole, read = [*codec.opener, codec.end_id], 0  # hangs up
-        if isinstance(turn.action, Call):
+        if isinstance(turn.action, Hangup):
+            whole, read = [*codec.opener, codec.end_id], 0
+        else:
             whole, read = codec.turn(turn.action, turn.observation), len(codec.observation(turn.observation))
         ids += whole
         mask += [0] * len(codec.opener) + [1] * (len(whole) - len(codec.opener) - read) + [0] * read
@@ -60,7 +61,7 @@ def spoken(codec: Codec, request: str, turns: Sequence[Turn], notes: Sequence[st
     return ids, mask
 
 
-def draw(codec: Codec, rng: random.Random) -> Document:
+def in_a_room(codec: Codec, rng: random.Random) -> Document:
     """Of the public world: an episode without slips, or what is answered to a put."""
     if rng.random() < PREDICTED:
         room = explorer.draw_room(rng)
@@ -68,19 +69,16 @@ def draw(codec: Codec, rng: random.Random) -> Document:
         return answered(codec.encoded(Question(room.request, (), call), reply))
     transcript = explorer.attempt(rng)
     if transcript.slips:
-        return draw(codec, rng)
+        return in_a_room(codec, rng)
     return spoken(codec, with_numbers(transcript.room.request), transcript.turns, transcript.notes)
 
 
-def called(codec: Codec, env: PhoneEnvironment, rng: random.Random) -> Document:
+def on_the_phone(codec: Codec, env: PhoneEnvironment, rng: random.Random) -> Document:
     """Of phone calls: an episode, whom its caller means to call, or what is answered to that."""
-    drawn = _called(codec, env, rng)
-    return drawn if len(drawn[0]) <= LONGEST else called(codec, env, rng)
-
-
-def _called(codec: Codec, env: PhoneEnvironment, rng: random.Random) -> Document:
-    throwaway = caller.throwaway_world(rng, tasks=1)
-    transcript = caller.attempt(throwaway, throwaway.tasks[0], rng, decided=env.rules)
+    throwaway = phone_explorer.throwaway_world(rng, tasks=1, held_out=False)
+    transcript = phone_explorer.attempt(throwaway, throwaway.tasks[0], rng, decided=env.rules)
+    if any(note.startswith(phone_explorer.RECALL) for note in transcript.notes):
+        return on_the_phone(codec, env, rng)  # its wording is the embedded base's: runs say such things in plain words
     kind = rng.random()
     if kind < PREDICTED and transcript.answered:
         return answered(codec.encoded(*rng.choice(transcript.answered)))
@@ -89,7 +87,7 @@ def _called(codec: Codec, env: PhoneEnvironment, rng: random.Random) -> Document
     return spoken(codec, transcript.episode.request, transcript.episode.turns, transcript.notes)
 
 
-def meant(codec: Codec, transcript: caller.Transcript, means: caller.Intention) -> Document:
+def meant(codec: Codec, transcript: phone_explorer.Transcript, means: phone_explorer.Intention) -> Document:
     """Whom a caller means to call, as `lfo.couplings.plain` asks a policy for it; trained on the number."""
     episode, number = transcript.episode, codec.encode(transcript.listed[means.department])
     read, _ = spoken(codec, episode.request, [episode.turns[0], *means.supposed], transcript.notes[: means.read])
@@ -104,15 +102,27 @@ def what_is_shown(codec: Codec, env: Environment, name: str) -> Callable[[random
         ValueError: nobody has written what to show of it.
     """
     if name == "twc":
-        return lambda rng: draw(codec, rng)
+        return lambda rng: in_a_room(codec, rng)
     if name == "shell":
         episodes = [spoken(codec, request, turns) for request, turns in demonstrations(env)]
         return lambda rng: rng.choice(episodes)
     if name == "phone":
-        return lambda rng: called(codec, env, rng)
+        return lambda rng: on_the_phone(codec, env, rng)
     raise ValueError(
         f"env.name is {name!r}: a warm-up is written for phone, twc and shell; name a config of one of them"
     )
+
+
+def fitting(shown: Callable[[random.Random], Document], rng: random.Random, longest: int) -> Document:
+    """The next document that has at most so many tokens.
+
+    Raises:
+        ValueError: there is hardly any.
+    """
+    for document in (shown(rng) for _ in range(100)):
+        if len(document[0]) <= longest:
+            return document
+    raise ValueError(f"no document has at most {longest} tokens, rollout.max_tokens of the config: raise that")
 
 
 def warm_up(
@@ -123,9 +133,10 @@ def warm_up(
     steps: int,
     documents: int,
     rate: float,
+    longest: int,
 ) -> None:
-    """Train on what `shown` draws, and merge; `model.base` is where the merged weights are written, with the tokenizer
-    and recipe.json."""
+    """Train on what `shown` draws of at most so many tokens, and merge; `model.base` is where the merged weights are
+    written, with the tokenizer and recipe.json."""
     began, out = time.time(), Path(model.base)
     bare = load_base(base)
     adapted = with_adapters(bare, model, [NAME], SEED)
@@ -135,7 +146,7 @@ def warm_up(
         for group in optimizer.param_groups:
             group["lr"] = rate * min(1.0, (step + 1) / 10, (steps - step) / 10)
         rng = random.Random(f"{SEED}/{step}")
-        drawn = sorted((shown(rng) for _ in range(documents)), key=lambda document: len(document[0]))
+        drawn = sorted((fitting(shown, rng, longest) for _ in range(documents)), key=lambda document: len(document[0]))
         losses.append(train_step(bare, optimizer, drawn, codec.pad_id, rows=1))  # memory, not time, is scarce
         print(f"step {step + 1} of {steps}, loss {losses[-1]:.3f}, {time.time() - began:.0f} s", flush=True)
     merged = adapted.merge_and_unload()
@@ -158,7 +169,7 @@ def main() -> None:
     env = make_environment(config.env)
     codec = load_codec(heard, env)
     shown = what_is_shown(codec, env, config.env.name)
-    warm_up(codec, shown, args.base, config.model, args.steps, args.documents, args.rate)
+    warm_up(codec, shown, args.base, config.model, args.steps, args.documents, args.rate, config.rollout.max_tokens)
 
 
 if __name__ == "__main__":

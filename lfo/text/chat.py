@@ -111,7 +111,7 @@ class ChatCodec(Codec):
 
     def note(self, source: str, reply: Sequence[int]) -> list[int]:
         before, after = (self.encode(part.replace(_SOURCE, source)) for part in self._note)
-        tags = self.tokenizer.added_tokens_decoder
+        tags = {i for i, token in self.tokenizer.added_tokens_decoder.items() if token.special}
         return [*before, *(i for i in reply if i not in tags), *after]
 
     def critique(self, request: str, turns: Sequence[Turn], source: str) -> tuple[list[int], int]:

@@ -14,13 +14,15 @@ from playable import needs_sandbox
 from lfo.config import EnvConfig, ModelConfig
 from lfo.envs import make_environment
 from lfo.envs.base import written
-from lfo.envs.phone import explorer as explored
+from lfo.envs.phone import explorer as phone_explorer
+from lfo.envs.phone.vocabulary import CIRCUMSTANCES
 from lfo.envs.shell.oracle import demonstrations
 from lfo.envs.twc import explorer
 from lfo.envs.twc.episode import with_numbers
-from lfo.lab.warm_up import draw, meant, spoken, warm_up, what_is_shown
+from lfo.lab.warm_up import fitting, in_a_room, meant, spoken, warm_up, what_is_shown
 from lfo.text import load_codec
 from lfo.text.base import load_base
+from lfo.types import Hangup
 
 BASE = Path(__file__).resolve().parents[2] / "data" / "base_twc"
 
@@ -52,14 +54,23 @@ def test_it_learns_to_say_the_calls_and_nothing_else(codec, noted):
 
 def test_a_fifth_of_what_it_reads_are_answers(codec):
     rng = random.Random(0)
-    answers = [codec.decode(draw(codec, rng)[0]).startswith("<|state|>") for _ in range(300)]
+    answers = [codec.decode(in_a_room(codec, rng)[0]).startswith("<|state|>") for _ in range(300)]
     assert 0.12 < sum(answers) / len(answers) < 0.28
 
 
 def test_what_comes_of_it_is_a_plain_base(codec, tmp_path):
     """Merged: other weights than before, no adapter left, and what it was made of beside them."""
     shown = what_is_shown(codec, codec.env, "twc")
-    warm_up(codec, shown, BASE, ModelConfig(base=str(tmp_path / "warm"), rank=4), steps=3, documents=2, rate=1e-2)
+    warm_up(
+        codec,
+        shown,
+        BASE,
+        ModelConfig(base=str(tmp_path / "warm"), rank=4),
+        steps=3,
+        documents=2,
+        rate=1e-2,
+        longest=2048,
+    )
     before, after = load_base(BASE).state_dict(), load_base(tmp_path / "warm").state_dict()
     assert before.keys() == after.keys() and any(not torch.equal(before[name], after[name]) for name in before)
     facts = json.loads((tmp_path / "warm" / "recipe.json").read_text())
@@ -73,10 +84,9 @@ def phone(request, chat_path):
     return load_codec(base, make_environment(EnvConfig(values="reference")))
 
 
-def test_of_phone_calls_it_sees_worlds_that_were_never_before(phone, monkeypatch):
+def test_of_phone_calls_it_sees_worlds_that_were_never_before(phone):
     """Three kinds of document: an episode with what it says trained, a number to be called, a reply. Nothing is
     trained on what was noted or observed."""
-    monkeypatch.setattr("lfo.lab.warm_up.LONGEST", 9999)  # the tokenizers of tests spell letter by letter
     shown, rng = what_is_shown(phone, phone.env, "phone"), random.Random(5)
     kinds, noted, names = {"number": 0, "reply": 0, "episode": 0}, 0, set()
     for _ in range(60):
@@ -87,26 +97,29 @@ def test_of_phone_calls_it_sees_worlds_that_were_never_before(phone, monkeypatch
         kind = "number" if number else "reply" if said.startswith('{"status"') else "episode"
         kinds[kind] += 1
         if kind == "episode":
+            assert not any(kind.said[-1] in text for kind in CIRCUMSTANCES.values()), "held out"
             assert said.count("search_company") == 1 and "departments" not in said and "status" not in said
             names |= set(re.findall(r'"company_name": "([^"]+)"', said))
         noted += "A note (" in text or "<|note|>" in text
     assert min(kinds.values()) > 3 and kinds["episode"] > 25 and noted > 10
     assert len(names) > 15, "not the same companies again and again"
+    assert phone.action([phone.end_id]) == Hangup(), "which is how an episode ends here that hangs up"
 
 
-def test_phone_calls_that_take_too_much_memory_are_left_out(phone, monkeypatch):
+def test_nothing_longer_than_a_run_can_read_is_shown(phone):
     shown = what_is_shown(phone, phone.env, "phone")
-    monkeypatch.setattr("lfo.lab.warm_up.LONGEST", 9999)
     lengths = sorted(len(shown(random.Random(seed))[0]) for seed in range(20))
-    monkeypatch.setattr("lfo.lab.warm_up.LONGEST", lengths[10])
-    assert max(len(shown(random.Random(seed))[0]) for seed in range(20)) <= lengths[10] < lengths[-1]
+    longest = lengths[10]
+    assert max(len(fitting(shown, random.Random(seed), longest)[0]) for seed in range(20)) <= longest < lengths[-1]
+    with pytest.raises(ValueError, match="at most 3 tokens, rollout"):
+        fitting(shown, random.Random(0), 3)
 
 
-def test_whom_it_means_to_call_is_asked_as_a_run_asks(phone):
+def test_whom_it_means_to_call_is_asked_after_the_notes_and_what_is_supposed(phone):
     """Request, directory, the notes so far, what is supposed, then a call begun: what `Plain.intended` reads."""
-    world, rng = explored.throwaway_world(random.Random(2), tasks=12), random.Random(0)
+    world, rng = phone_explorer.throwaway_world(random.Random(2), tasks=12), random.Random(0)
     for task in world.tasks:
-        transcript = explored.attempt(world, task, rng, noted=1.0, decided=phone.env.rules)
+        transcript = phone_explorer.attempt(world, task, rng, noted=1.0, decided=phone.env.rules)
         looked_up, blank = transcript.episode.turns[0], phone.env.knowledge.intention(transcript.episode.turns)
         for means in transcript.intentions:
             ids, mask = meant(phone, transcript, means)

@@ -125,7 +125,7 @@ class NoOp(ScriptedAgent):
 class RandomForm(ScriptedAgent):
     """The exploratory policy: one to four fields of the industry, each set of a size equally likely.
 
-    The embedded base model was pretrained on its transcripts.
+    The embedded base model was pretrained on transcripts of one that reads notes as well (`explorer`).
     """
 
     def choose_fields(self) -> Sequence[str] | None:

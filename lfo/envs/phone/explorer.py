@@ -1,4 +1,5 @@
-"""The exploratory caller of throw-away worlds, whose transcripts the embedded base of this world is pretrained on.
+"""The exploratory caller of throw-away worlds: on its transcripts the embedded base of this world is pretrained, and a
+real one warmed up (`lfo.lab.warm_up`).
 
 Companies and their rules are drawn anew; the caller asks for any fields, unless notes say what is needed, which it
 mostly believes. Notes are what would be answered to the calls on the way, now and then made up, or what was answered in
@@ -33,9 +34,12 @@ CALLS_FIRST = 0.08  # share of transcripts that call without a form
 # --- throw-away worlds -----------------------------------------------------------------------
 
 
-def throwaway_world(rng: random.Random, companies: int = 8, tasks: int = 64) -> world.World:
-    """Companies whose every department and circumstance has its own random rules, and tasks that can be solved."""
-    return with_tasks(redrawn(companies_only(rng, companies), rng), rng, tasks)
+def throwaway_world(rng: random.Random, companies: int = 8, tasks: int = 64, held_out: bool = True) -> world.World:
+    """Companies whose every department and circumstance has its own random rules, and tasks that can be solved.
+
+    held_out: whether users speak in the phrasings as well that no task of the experiments has.
+    """
+    return with_tasks(redrawn(companies_only(rng, companies), rng), rng, tasks, held_out)
 
 
 def trade_world(rng: random.Random, companies: int = 48) -> world.World:
@@ -64,7 +68,7 @@ def companies_only(rng: random.Random, count: int, offices: Mapping[str, str] | 
     return drawn
 
 
-def with_tasks(drawn: world.World, rng: random.Random, tasks: int) -> world.World:
+def with_tasks(drawn: world.World, rng: random.Random, tasks: int, held_out: bool = True) -> world.World:
     """The world with so many tasks that can be solved, of all levels and more."""
     made: list[PhoneTask] = []
     while len(made) < tasks:
@@ -81,7 +85,7 @@ def with_tasks(drawn: world.World, rng: random.Random, tasks: int) -> world.Worl
         if len(plan.departments) > 4 or len(plan.fields) > 8:
             continue
         drawn.profiles[profile.profile_id] = profile
-        request = world.request_text(rng, company, goals, circumstances, held_out=True)
+        request = world.request_text(rng, company, goals, circumstances, held_out)
         task = ("train", 1, company.company_id, profile.profile_id, request, goals, plan.steps, circumstances)
         made.append(PhoneTask(f"x-{len(made)}", *task))
     return dataclasses.replace(drawn, tasks=tuple(made))

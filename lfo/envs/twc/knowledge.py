@@ -19,6 +19,7 @@ from lfo.types import Call, Example, Feedback, Malformed, Turn
 BELONGS = "The {thing} belongs in the {place}."
 IN = "You are in the "  # how a request begins, before its room
 EXAMINED = 16  # things of a split whose right place, and a wrong one, are asked about
+_TAG = re.compile(r"<\|.*?\|>")
 _TAKEN = re.compile(r"You take the (.+?)\.")
 _PUT = re.compile(r"You put the (.+?) in the (.+?)\.")
 _BELONGS = re.compile(r"The (.+?) belongs in the (.+?)\.")
@@ -84,7 +85,8 @@ class TwcKnowledge(PlainKnowledge):
         found = []
         for turn in turns:
             if isinstance(turn.action, Malformed):
-                found.append(Feedback("malformed_call", "", f"Not understood: {turn.action.text}", 0.0))
+                said = _TAG.sub(" ", turn.action.text)  # as the base's recipe has it, without tags
+                found.append(Feedback("malformed_call", "", f"Not understood: {said}", 0.0))
             elif turn.tool == PUT:
                 right = turn.status == UP
                 kind = "right_place" if right else "wrong_place"

@@ -85,7 +85,7 @@ def test_the_world_model_reads_the_room_and_nothing_that_was_done(knowledge):
 
 
 def test_an_attempt_tells_the_next_one_what_became_of_the_score(knowledge):
-    odd = Turn(Malformed("put it", "Unknown action"), "Unknown action", "error")
+    odd = Turn(Malformed("put<|args|>it", "Unknown action"), "Unknown action", "error")
     right, wrong = Turn(put("wardrobe"), GOOD, UP), Turn(put("bed"), BAD, DOWN)
     assert knowledge.feedback([TAKEN, wrong, odd, right]) == [
         Feedback("wrong_place", "bed", BAD, 0.0),
