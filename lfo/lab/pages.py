@@ -179,8 +179,8 @@ TABLES = {
     "Trained policies without any note at the end ([curves](../results/08_unaided.png)); with notes: the same\n"
     "episodes with those that they were trained with:",
     "08_why": "### Feedback: why it does not add to the notes\n\n"
-    "Claims that runs with notes alone succeed more often once they are told the truth, and that their world models\n"
-    "know more, each against runs that were given feedback as well:",
+    "Claims that runs with notes alone, and those whose teacher heard no feedback, succeed more often once they are\n"
+    "told the truth, and that world models know more with notes alone; each against runs with notes and feedback:",
     "08_told": "### Feedback: told more and less\n\nThese policies, by what they are told at the end, as above:",
     "08_factor": "### Feedback: tasks to nine tenths of the baseline\n\n"
     "Tasks to nine tenths of what the baseline ends with, as above:",
