@@ -454,8 +454,8 @@ def draw_curves(
 
 def looks_of(runs: Runs) -> dict[str, dict]:
     """Of each arm: the colour of who says the notes, thick where that is the world model, with squares where feedback
-    is said as well, dashed where the policy is frozen; others, and those alike, have diamonds, each another colour, or
-    triangles where colours come again."""
+    is said as well, crosses where a control of it is, dashed where the policy is frozen; others, and those alike, have
+    diamonds, each another colour, or triangles where colours come again."""
     palette, looks = sns.color_palette(), {}
     others: dict[tuple, int] = {}  # (notes, how many arms alike there were before) -> number of the colour
     alike: Counter = Counter()
@@ -464,7 +464,8 @@ def looks_of(runs: Runs) -> dict[str, dict]:
         (who, _, also), before = notes.partition(", "), alike[notes, policy]
         alike[notes, policy] += 1
         if who in COLOURS and not before:
-            look = {"color": COLOURS[who], "marker": "s" if also else "o", "lw": 2.8 if who == WORLD_MODEL else 1.5}
+            marker = {"": "o", "feedback": "s"}.get(also, "X")
+            look = {"color": COLOURS[who], "marker": marker, "lw": 2.8 if who == WORLD_MODEL else 1.5}
         else:
             number = others.setdefault((notes, before), len(others))
             look = {"color": palette[number % len(palette)], "marker": "D^vP"[number // len(palette) % 4], "lw": 1.5}

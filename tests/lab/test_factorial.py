@@ -409,6 +409,17 @@ def test_arms_of_any_number_can_be_drawn(runs):
     assert len({tuple(look.items()) for look in looks.values()}) == len(looks) == 20, "other markers where colours end"
 
 
+def test_feedback_beside_notes_and_its_control_do_not_look_alike(tmp_path):
+    told = {"plain": {}, "feedback": {"feedback": {}}, "control": {"feedback": {"source": "none"}}}
+    runs = {
+        arm: [write_run(tmp_path / arm / "world1-seed0", {"world_model": {}} | settings, {"test": ["0"]}, 1)]
+        for arm, settings in told.items()
+    }
+    looks = factorial.looks_of(runs)
+    assert [looks[arm]["marker"] for arm in told] == ["o", "s", "X"]
+    assert len({looks[arm]["color"] for arm in told}) == 1, "whose notes these are"
+
+
 def test_what_is_known_is_drawn_against_tasks(tmp_path):
     folder = write_run(tmp_path / "arm" / "seed0", {}, {"test": ["0", "0"]})
     known = [{"kind": "rules", "tasks": 40 * i, "split": "test", "rule_accuracy": 0.5 * i} for i in range(2)]
