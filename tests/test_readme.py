@@ -358,6 +358,12 @@ def test_what_needs_no_world_model_is_as_it_was_measured():
     assert "The base has 1.9M parameters" in said and "1,885,120 parameters" in card
 
 
+def test_what_feedback_teaches_beside_notes_is_as_it_was_judged():
+    rows = [row for row in read_table(ROOT / "results" / "08_why.csv") if "told the truth" in row["claim"]]
+    assert len(rows) == 4 and {row["verdict"] for row in rows} == {"supported"}
+    assert "beside wrong notes* teaches mistrust of all (supported)." in read(README)
+
+
 def test_the_baseline_is_as_stuck_as_readme_says():
     (kept,) = {row["groups kept"] for row in read_table(ROOT / "results" / "04_costs.csv") if row["arm"] == "baseline"}
     assert f"{1 - float(kept):.0%} of its groups teach nothing; level 5's median is 0." in " ".join(
