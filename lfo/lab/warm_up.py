@@ -19,6 +19,7 @@ import argparse
 import random
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -28,7 +29,7 @@ from lfo.envs import make_environment
 from lfo.envs.phone import PhoneEnvironment
 from lfo.envs.phone import explorer as phone_explorer
 from lfo.envs.shell.oracle import demonstrations
-from lfo.envs.twc import explorer
+from lfo.envs.twc import explorer as twc_explorer
 from lfo.envs.twc.episode import with_numbers
 from lfo.lab.pretraining import Document, answered, train_step, write_facts
 from lfo.learn.adapters import parameters, with_adapters
@@ -64,10 +65,10 @@ def spoken(codec: Codec, request: str, turns: Sequence[Turn], notes: Sequence[st
 def in_a_room(codec: Codec, rng: random.Random) -> Document:
     """Of the public world: an episode without slips, or what is answered to a put."""
     if rng.random() < PREDICTED:
-        room = explorer.draw_room(rng)
-        call, reply = explorer.predicted(rng, room)
+        room = twc_explorer.draw_room(rng)
+        call, reply = twc_explorer.predicted(rng, room)
         return answered(codec.encoded(Question(room.request, (), call), reply))
-    transcript = explorer.attempt(rng)
+    transcript = twc_explorer.attempt(rng)
     if transcript.slips:
         return in_a_room(codec, rng)
     return spoken(codec, with_numbers(transcript.room.request), transcript.turns, transcript.notes)
@@ -113,7 +114,7 @@ def what_is_shown(codec: Codec, env: Environment, name: str) -> Callable[[random
     )
 
 
-def fitting(shown: Callable[[random.Random], Document], rng: random.Random, longest: int) -> Document:
+def fitting(shown: Callable[[random.Random], Document], longest: int, rng: random.Random) -> Document:
     """The next document that has at most so many tokens.
 
     Raises:
@@ -133,10 +134,9 @@ def warm_up(
     steps: int,
     documents: int,
     rate: float,
-    longest: int,
 ) -> None:
-    """Train on what `shown` draws of at most so many tokens, and merge; `model.base` is where the merged weights are
-    written, with the tokenizer and recipe.json."""
+    """Train on what `shown` draws, and merge; `model.base` is where the merged weights are written, with the tokenizer
+    and recipe.json."""
     began, out = time.time(), Path(model.base)
     bare = load_base(base)
     adapted = with_adapters(bare, model, [NAME], SEED)
@@ -146,7 +146,7 @@ def warm_up(
         for group in optimizer.param_groups:
             group["lr"] = rate * min(1.0, (step + 1) / 10, (steps - step) / 10)
         rng = random.Random(f"{SEED}/{step}")
-        drawn = sorted((fitting(shown, rng, longest) for _ in range(documents)), key=lambda document: len(document[0]))
+        drawn = sorted((shown(rng) for _ in range(documents)), key=lambda document: len(document[0]))
         losses.append(train_step(bare, optimizer, drawn, codec.pad_id, rows=1))  # memory, not time, is scarce
         print(f"step {step + 1} of {steps}, loss {losses[-1]:.3f}, {time.time() - began:.0f} s", flush=True)
     merged = adapted.merge_and_unload()
@@ -168,8 +168,8 @@ def main() -> None:
     heard = ModelConfig(base=str(args.base), dialect=config.model.dialect)
     env = make_environment(config.env)
     codec = load_codec(heard, env)
-    shown = what_is_shown(codec, env, config.env.name)
-    warm_up(codec, shown, args.base, config.model, args.steps, args.documents, args.rate, config.rollout.max_tokens)
+    shown = partial(fitting, what_is_shown(codec, env, config.env.name), config.rollout.max_tokens)
+    warm_up(codec, shown, args.base, config.model, args.steps, args.documents, args.rate)
 
 
 if __name__ == "__main__":

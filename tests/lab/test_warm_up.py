@@ -69,7 +69,6 @@ def test_what_comes_of_it_is_a_plain_base(codec, tmp_path):
         steps=3,
         documents=2,
         rate=1e-2,
-        longest=2048,
     )
     before, after = load_base(BASE).state_dict(), load_base(tmp_path / "warm").state_dict()
     assert before.keys() == after.keys() and any(not torch.equal(before[name], after[name]) for name in before)
@@ -110,9 +109,9 @@ def test_nothing_longer_than_a_run_can_read_is_shown(phone):
     shown = what_is_shown(phone, phone.env, "phone")
     lengths = sorted(len(shown(random.Random(seed))[0]) for seed in range(20))
     longest = lengths[10]
-    assert max(len(fitting(shown, random.Random(seed), longest)[0]) for seed in range(20)) <= longest < lengths[-1]
+    assert max(len(fitting(shown, longest, random.Random(seed))[0]) for seed in range(20)) <= longest < lengths[-1]
     with pytest.raises(ValueError, match="at most 3 tokens, rollout"):
-        fitting(shown, random.Random(0), 3)
+        fitting(shown, 3, random.Random(0))
 
 
 def test_whom_it_means_to_call_is_asked_after_the_notes_and_what_is_supposed(phone):
