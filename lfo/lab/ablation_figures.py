@@ -9,6 +9,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import seaborn as sns
+from matplotlib.ticker import PercentFormatter
 
 from lfo.lab.factorial import MEASURES
 from lfo.lab.hierarchy import Finding, Study, lead, middle, read_curves
@@ -93,14 +94,15 @@ def dose_response(runs: Runs) -> plt.Figure:
                 ax.plot(one["lam"], one[measure], "o", color=colour, alpha=0.45, ms=5)
                 ax.plot(median.index, median, color=colour, lw=2, label=f"{coupling} ({seeds_of(one)})")
             ax.set_xscale("symlog", linthresh=LINEAR_BELOW)
-            ax.set(title=title, ylim=(-0.02, 1.02))
+            ax.set(title=title)
+            ax.yaxis.set_major_formatter(PercentFormatter(1))
         row[0].set_ylabel(name)
     ticks = sorted(set(table["lam"]))
     for ax in axes[1]:
         ax.set_xticks(ticks, [f"{lam:g}" for lam in ticks], rotation=45)
         ax.minorticks_off()
-        ax.set_xlabel("lambda")
-    axes[0, 0].legend(fontsize="small")
+        ax.set_xlabel(f"lambda (logarithmic beyond {LINEAR_BELOW:g})")
+    axes[0, 0].legend(title="median; dots: runs", fontsize="small")
     return fig
 
 
@@ -117,6 +119,7 @@ def section_figure(runs: Runs) -> plt.Figure:
             ax.errorbar([x + 0.2], [found.value], yerr=ends, fmt="_", color=colour, ms=14, lw=1, capsize=2)
         ax.set_xticks(range(len(study.arms)), study.arms, rotation=30, ha="right")
         ax.grid(axis="x", visible=False)
-        ax.set(title=title, ylim=(-0.02, 1.02))
-    axes[0].set_ylabel("area, median and 95%")
+        ax.set(title=title)
+        ax.yaxis.set_major_formatter(PercentFormatter(1))
+    axes[0].set_ylabel("area (dots: runs; bar: median, 95%)")
     return fig

@@ -382,8 +382,8 @@ def draw_bars(ax: plt.Axes, found: pd.DataFrame, names: Sequence[str]) -> None:
 
 
 def phase_figure(table: pd.DataFrame) -> plt.Figure:
-    """Success of frozen policies against the number of circumstances, by who says the notes, who stand side by side:
-    replies across, companies down."""
+    """Success of frozen policies against the number of circumstances, by who says the notes, shifted a little so that
+    their intervals stand side by side: replies across, companies down."""
     data = table.query("metric == 'success' and world == @ALL and policy == @FROZEN")
     replies = [kind for kind in ("list", "reasons") if kind in set(data["replies"])]
     size = (5 * len(replies) + 2.5, 7)
@@ -394,15 +394,15 @@ def phase_figure(table: pd.DataFrame) -> plt.Figure:
             part = data[(data["split"] == split) & (data["replies"] == kind)]
             for i, name in enumerate(names):
                 one = part[part["notes"] == name].sort_values("circumstances")
-                x, look = one["circumstances"] + (i - (len(names) - 1) / 2) * 0.12, {"color": COLOURS.get(name, "C1")}
+                x, look = one["circumstances"] + (i - (len(names) - 1) / 2) * 0.06, {"color": COLOURS.get(name, "C1")}
                 ax.plot(x, one["median"], marker="o", ms=5, label=name, **look)
                 ax.vlines(x, one["low"], one["high"], lw=1.2, **look)
             fewest = part.groupby("circumstances")["runs"].min()
             ax.set_xticks(fewest.index, [f"{dial:.0f}\n({runs:.0f})" for dial, runs in fewest.items()])
-            ax.set(title=f"{title}, {kind}", xlabel="kinds of circumstances (runs)", ylim=(-0.02, 1.02))
+            ax.set(title=f"{title}, replies: {kind}", xlabel="kinds of circumstances (runs)", ylim=(-0.02, 1.02))
         row[0].set_ylabel("success, greedy, 95% interval")
     axes[0, 0].yaxis.set_major_formatter(PercentFormatter(1))
-    axes[0, -1].legend(title="notes by", fontsize="small", loc="upper left", bbox_to_anchor=(1.01, 1))
+    axes[0, -1].legend(title="policy frozen, notes by", fontsize="small", loc="upper left", bbox_to_anchor=(1.01, 1))
     return fig
 
 
@@ -414,7 +414,7 @@ def curve_figure(runs: Runs, against: str = "tasks", kind: str = "success") -> p
     policies = {arm: _panel_of(RunFolder(folders[0]).config) if apart else "" for arm, folders in runs.items()}
     rows = sorted(set(policies.values())) or [""]  # nothing to be drawn
     size = (13, 3.8 * len(rows))
-    fig, axes = plt.subplots(len(rows), 2, figsize=size, sharex=True, sharey=True, squeeze=False, layout="constrained")
+    fig, axes = plt.subplots(len(rows), 2, figsize=size, sharex="row", sharey=True, squeeze=False, layout="constrained")
     for row, policy in zip(axes, rows, strict=True):
         part = {arm: folders for arm, folders in runs.items() if policies[arm] == policy}
         draw_curves(row, part, {split: policy + title for split, title in SPLIT_NAMES.items()}, against, looks, kind)
@@ -441,22 +441,28 @@ def draw_curves(
     for ax, (split, title) in zip(axes, splits.items(), strict=True):
         for arm, folders in runs.items():
             look, (grid, success) = looks[arm], _aligned(folders, split, against, kind)
-            if len(grid):
+            who = about(runs, arm)
+            if len(grid) and who["policy"] == FROZEN and who["notes"] in (NOTHING, TRUTH):  # nothing is ever learned
+                ax.axhline(np.median(success[:, -1]), label=f"{arm} ({len(success)}), unchanging", **look)
+            elif len(grid):
                 ax.plot(grid, np.median(success, axis=0), label=f"{arm} ({len(success)})", ms=4, **look)
                 low, high = success.min(axis=0), success.max(axis=0)
                 ax.fill_between(grid, low, high, color=look["color"], alpha=0.08, lw=0)
         ax.set(title=title, xlabel=AGAINST[against], ylim=(-0.02, 1.02))
-        ax.yaxis.set_major_formatter(PercentFormatter(1))
+        ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     axes[0].set_ylabel(KINDS[kind][1])
     if axes[-1].lines:
-        axes[-1].legend(title="median and range (runs)", fontsize="small", loc="upper left", bbox_to_anchor=(1.01, 1))
+        title = "median and range (runs)"
+        if any(looks[arm]["ls"] == "--" for arm in runs):
+            title += ",\ndashed: policy frozen"
+        axes[-1].legend(title=title, fontsize="small", loc="upper left", bbox_to_anchor=(1.01, 1))
 
 
 def looks_of(runs: Runs) -> dict[str, dict]:
     """Of each arm: the colour of who says the notes, thick where that is the world model, with squares where feedback
     is said as well, crosses where a control of it is, dashed where the policy is frozen; others, and those alike, have
     diamonds, each another colour, or triangles where colours come again."""
-    palette, looks = sns.color_palette(), {}
+    palette, looks = [colour for colour in sns.color_palette() if len(set(colour)) > 1], {}  # grey is the baseline
     others: dict[tuple, int] = {}  # (notes, how many arms alike there were before) -> number of the colour
     alike: Counter = Counter()
     for arm in runs:
@@ -481,9 +487,9 @@ KINDS = {
 }
 AGAINST = {
     "tasks": "sampled tasks",
-    "episodes": "episodes",
-    "tokens": "tokens, sampled and trained",
-    "seconds": "seconds of the run, evaluation left out",
+    "episodes": "episodes, as many as all runs played",
+    "tokens": "tokens, sampled and trained, as many as in all runs",
+    "seconds": "seconds without evaluations, as many as all runs took",
 }
 
 

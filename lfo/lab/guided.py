@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import matplotlib.pyplot as plt
 import pandas as pd
-import seaborn as sns
+from matplotlib.ticker import PercentFormatter
 
 from lfo.lab.factorial import MOST, NOTED, baseline_of, draw_curves, in_tasks, looks_of
 from lfo.lab.hierarchy import Study, final, middle, reach, read_curves, relative_to
@@ -94,6 +94,7 @@ def unaided_figure(runs: Runs) -> plt.Figure:
     looks = looks_of({**bare, **noted})
     for part, kind in ((bare, "success"), (noted, "unaided")):
         draw_curves(axes, part, SPLIT_NAMES, "tasks", looks, kind)
+    axes[0].autoscale(axis="y")  # few come half way up
     return fig
 
 
@@ -125,17 +126,19 @@ def _steps(runs: Runs) -> pd.DataFrame:
 
 
 def training_figure(runs: Runs) -> plt.Figure:
-    """First tries, and rollouts with feedback, against sampled tasks: medians over the runs of every arm."""
-    steps = _steps(runs)
+    """First tries, and rollouts with feedback, against sampled tasks: medians over the runs of every arm that has any.
+    Each looks as it does among all the others."""
+    steps, looks = _steps(guided_runs(runs)), looks_of(runs)
     fig, axes = plt.subplots(1, 2, figsize=(13, 4), sharey=True, layout="constrained")
-    for ax, name in zip(axes, list(SHARES)[:2], strict=True):
-        colours = sns.color_palette(n_colors=len(runs))
-        for (arm, part), colour in zip(steps.groupby("arm", sort=False), colours, strict=True):
+    titles = {FIRST: "first tries", "feedback_success": "attempts with feedback, or with what stands in its place"}
+    for ax, (name, title) in zip(axes, titles.items(), strict=True):
+        for arm, part in steps.groupby("arm", sort=False):
             known = part.dropna(subset=[name]).assign(success=lambda rows, name=name: rows[name])
             if len(known):
                 middle = aligned(known).median(axis=1).rolling(5, min_periods=1).mean()
-                ax.plot(middle.index, middle, color=colour, label=arm)
-        ax.set(title=SHARES[name], xlabel="sampled tasks", ylim=(-0.02, 1.02))
+                ax.plot(middle.index, middle, label=arm, markevery=8, ms=5, **looks[arm])
+        ax.set(title=title, xlabel="sampled tasks")
+        ax.yaxis.set_major_formatter(PercentFormatter(1))
     axes[0].set_ylabel("success in training, mean of 5 steps")
     axes[1].legend(fontsize="small", loc="upper left", bbox_to_anchor=(1.01, 1))
     return fig

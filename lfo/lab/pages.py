@@ -34,7 +34,10 @@ FIGURES = {
     "04_dials": "circumstances and reasons, policy frozen",
     "04_curves": "success against sampled tasks",
 }
-CLAIMED = "Claims; in brackets what was found, or how many hold. Intervals alone do not [decide](docs/metrics.md):\n"
+CLAIMED = (
+    "Claims ([rule](docs/metrics.md#verdicts)); found: %, points or how many hold. `_frozen`: policy frozen.\n"
+    "Area: mean success over 320 tasks:\n"
+)
 KNOWN, NEW = "validation", "test"
 PLACES = {KNOWN: "known", NEW: "new"}  # companies
 

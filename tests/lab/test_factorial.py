@@ -324,8 +324,8 @@ def test_success_against_circumstances(summary):
     assert [tick.get_text() for tick in known.get_xticklabels()] == ["0\n(2)", "4\n(2)"], "with the runs of each"
     assert (line.get_label(), line.get_xydata().tolist()) == (TRUTH, [[0, 1], [4, 0.6]])
     assert (known.get_title(), new.get_title()) == (
-        "known companies (validation), reasons",
-        "new companies (test), reasons",
+        "known companies (validation), replies: reasons",
+        "new companies (test), replies: reasons",
     )
     assert known.yaxis.get_major_formatter()(0.6) == "60%"
 
@@ -336,9 +336,9 @@ def test_who_says_notes_stands_beside_others(summary):
     known, _ = factorial.phase_figure(pd.concat([summary, beside])).axes
     dial = summary["circumstances"].iloc[0]
     places = {line.get_label(): line.get_xdata().tolist() for line in known.get_lines()}
-    assert places == {"table": [pytest.approx(dial - 0.06)], TRUTH: [pytest.approx(dial + 0.06)]}
+    assert places == {"table": [pytest.approx(dial - 0.03)], TRUTH: [pytest.approx(dial + 0.03)]}
     (one, other) = (ends.get_segments()[0][:, 0] for ends in known.collections)
-    assert one == pytest.approx([dial - 0.06] * 2) and other == pytest.approx([dial + 0.06] * 2)
+    assert one == pytest.approx([dial - 0.03] * 2) and other == pytest.approx([dial + 0.03] * 2)
 
 
 def test_other_grids_follow_the_headline_and_say_what_they_can(runs, summary, tmp_path):
@@ -407,6 +407,27 @@ def test_arms_of_any_number_can_be_drawn(runs):
     assert sorted(line.get_marker() for line in lines) == ["D"] * 8 + ["o"] * 4
     looks = factorial.looks_of({f"{arm} {k}": folders for k in range(5) for arm, folders in runs.items()})
     assert len({tuple(look.items()) for look in looks.values()}) == len(looks) == 20, "other markers where colours end"
+
+
+def test_what_nobody_can_change_is_a_line_across(tmp_path):
+    """Who is frozen and told nothing, or the truth, is evaluated twice, which looks like a run that broke off."""
+    frozen = {"policy": {"learning_rate": 0}}
+    arms = {"baseline": {}, "nothing_frozen": frozen, "table_frozen": frozen | {"world_model": {"coupling": "memory"}}}
+    runs = {arm: [write_run(tmp_path / arm, settings, {"test": ["0", "1"]}, 1)] for arm, settings in arms.items()}
+    _, new = factorial.curve_figure(runs).axes
+    lines = {line.get_label(): line.get_xydata().tolist() for line in new.get_lines()}
+    assert lines == {
+        "baseline (1)": [[0, 0], [40, 1]],
+        "nothing_frozen (1), unchanging": [[0, 1], [1, 1]],
+        "table_frozen (1)": [[0, 0], [40, 1]],
+    }
+    assert new.get_legend().get_title().get_text().endswith("dashed: policy frozen")
+
+
+def test_grey_is_the_baseline_alone(runs):
+    figures.style()
+    looks = factorial.looks_of({f"{arm} {k}": folders for k in range(5) for arm, folders in runs.items()})
+    assert not any(len(set(look["color"])) == 1 for look in looks.values() if not isinstance(look["color"], str))
 
 
 def test_feedback_beside_notes_and_its_control_do_not_look_alike(tmp_path):

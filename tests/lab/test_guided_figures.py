@@ -62,7 +62,7 @@ def test_a_row_per_arm_with_feedback(runs):
     assert (row["first try"], row["with feedback"], row["place 1"], row["place 10"]) == (0.25, 0.5, 0.25, 0.5)
     assert (row["failed missing auth"], row["runs"]) == (0.5, 2), "a kind that no failure of a step was of counts 0"
     assert np.isnan(row["at first"]) and np.isnan(row["at last"]), "two steps have no quarters, the last got none"
-    fig = training_figure(guided)
+    fig = training_figure(runs)  # of those with feedback alone
     assert [len(ax.get_lines()) for ax in fig.axes] == [1, 1]
     plt.close(fig)
 
