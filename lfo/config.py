@@ -350,9 +350,9 @@ def _explained(kind: type, problem: dict) -> str:
     where = [part for part in problem["loc"] if isinstance(part, str)]
     if problem["type"] == "unexpected_keyword_argument":
         *groups, name = where
-        known = _names(kind) if not groups else _names(GROUPS[groups[0]])
-        close = [f"{group}.{name}" for group, settings in GROUPS.items() if name in _names(settings)]
-        close += [name] if name in _names(kind) else []
+        known = (GROUPS[groups[0]] if groups else kind).__dataclass_fields__
+        close = [f"{group}.{name}" for group, settings in GROUPS.items() if name in settings.__dataclass_fields__]
+        close += [name] if name in kind.__dataclass_fields__ else []
         close = close or [".".join([*groups, near]) for near in difflib.get_close_matches(name, known, n=1)]
         hint = f"did you mean {' or '.join(map(repr, close))}?" if close else f"known: {', '.join(known)}."
         return f"unknown setting '{'.'.join(where)}'; {hint}"
@@ -361,10 +361,6 @@ def _explained(kind: type, problem: dict) -> str:
         return str(reason) if isinstance(reason, ConfigError) else f"'{dotted}': {reason}, got {problem['input']!r}."
     told = problem["msg"].replace("a valid tuple", "a list, as in [a, b]")
     return f"'{dotted}': {told[0].lower()}{told[1:]}, got {problem['input']!r}."
-
-
-def _names(kind: type) -> list[str]:
-    return [field.name for field in dataclasses.fields(kind)]
 
 
 # The groups of settings by name; those that may be left out are told as `PpoConfig | None`.
@@ -387,7 +383,7 @@ def located(path: str | Path) -> Path:
     return path if path.exists() or not shipped.exists() else shipped
 
 
-def load_config(path: str | Path, **overrides) -> RunConfig:
+def load_config(path: str | Path, /, **overrides) -> RunConfig:
     """A run config from YAML. Overrides are given by dotted name: ``{"policy.learning_rate": 1e-3}``.
 
     ``{"world_model": None}`` leaves the world model out; an override within a group that is left out makes the group.
@@ -409,18 +405,13 @@ def load_config(path: str | Path, **overrides) -> RunConfig:
     settings = flat(data)
     if path.name == "config.json" and path.with_name("provenance.json").exists():  # of a run, perhaps an earlier one
         settings = up_to_date(settings, strict=False)
-    for name, value in overrides.items():
-        settings = _overridden(settings, RENAMED.get(name, name), value, path)
+    for name, value in ((RENAMED.get(name, name), value) for name, value in overrides.items()):
+        group = name.rpartition(".")[0]
+        if settings.get(group):
+            raise ConfigError(f"'{group}' in {path} is a single value, so '{name}' cannot be set.")
+        kept = {k: v for k, v in settings.items() if k != group and k.rpartition(".")[0] != name}
+        settings = kept | flat({name: value})  # one of them, or a whole group
     return build(RunConfig, nested(up_to_date(settings)))
-
-
-def _overridden(settings: Mapping, name: str, value, path: Path) -> dict:
-    """Settings by dotted name, one of them, or a whole group, replaced."""
-    group = name.rpartition(".")[0]
-    if settings.get(group):
-        raise ConfigError(f"'{group}' in {path} is a single value, so '{name}' cannot be set.")
-    kept = {k: v for k, v in settings.items() if k != group and k.rpartition(".")[0] != name}
-    return kept | flat({name: value})
 
 
 def read_yaml(text: str, where: str):

@@ -275,7 +275,7 @@ class Coupling(Protocol):
         """The contexts in which a rollout is learned from; sample: how the objective would, None: not at all."""
 
     def corrected(self, rollouts: Sequence[Rollout]) -> list[Rollout]:
-        """Successes of a step that are to be learned again in later ones, as the policy is to remember them."""
+        """Successes of a step that are learned again, in this step and in later ones, as the policy is to remember."""
 
     def metrics(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
         """What is logged of a step's rollouts, scouts left out."""

@@ -12,7 +12,6 @@ takes the other's place.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import pickle
@@ -26,7 +25,7 @@ from pathlib import Path
 
 from lfo import __version__
 from lfo.config import ConfigError, RunConfig, as_dict, read_config, revived
-from lfo.types import Example, RecordError, read_jsonl, write_jsonl
+from lfo.types import Example, RecordError, read_jsonl, write_jsonl, write_text
 
 REPORTED_PACKAGES = ("torch", "transformers", "peft", "numpy")
 
@@ -59,9 +58,8 @@ class RunFolder:
         then = self.provenance if self.checkpoints and (self.path / "provenance.json").exists() else {}
         other = {k: then[k] for k in now if k != "config" and then.get(k, now[k]) != now[k]}
         now["earlier"] = then.get("earlier", []) + [other] * bool(other)
-        self.path.mkdir(parents=True, exist_ok=True)
-        _write(self.path / "config.json", json.dumps(as_dict(config), indent=2) + "\n")
-        _write(self.path / "provenance.json", json.dumps(now, indent=2) + "\n")
+        write_text(self.path / "config.json", json.dumps(as_dict(config), indent=2) + "\n")
+        write_text(self.path / "provenance.json", json.dumps(now, indent=2) + "\n")
 
     @property
     def config(self) -> RunConfig:
@@ -81,10 +79,14 @@ class RunFolder:
 
     def metrics(self) -> list[dict]:
         """All rows of metrics.jsonl, in order; a last line that is just being written is left out."""
-        rows = []
-        for line in self._file("metrics.jsonl").read_text(encoding="utf-8").splitlines():
-            with contextlib.suppress(ValueError):
+        path, rows = self._file("metrics.jsonl"), []
+        lines = path.read_text(encoding="utf-8").splitlines()
+        for number, line in enumerate(lines, start=1):
+            try:
                 rows.append(json.loads(line))
+            except ValueError:
+                if number < len(lines):
+                    raise RunError(f"{path}, line {number} cannot be read; train again in a new folder.") from None
         return rows
 
     def newest(self, kind: str = "") -> dict:
@@ -100,7 +102,7 @@ class RunFolder:
         """Drop all but the first `count` rows: what was logged after a checkpoint will be logged again."""
         path = self.path / "metrics.jsonl"
         lines = path.read_text(encoding="utf-8").splitlines(keepends=True)[:count] if path.exists() else []
-        _write(path, "".join(lines))
+        write_text(path, "".join(lines))
 
     def count_metrics(self) -> int:
         """Rows of metrics so far."""
@@ -197,7 +199,10 @@ class RunFolder:
                 print(f"{path} cannot be read, it is damaged or of another version: passed over.", file=sys.stderr)
                 continue
             self.require_same(path, config, revived(json.loads(state["config"])))
-            return state, self._examples(state["examples"])
+            if len(examples := self.examples()[: state["examples"]]) < state["examples"]:
+                lacking = f"{self.path / 'examples.jsonl'} lacks examples that the checkpoint counts on"
+                raise CheckpointError(f"{lacking}; start again in a new folder.")
+            return state, examples
         if self.checkpoints:
             raise CheckpointError(f"no checkpoint of {self.path} can be read; start again in a new run folder.")
         if self.count_metrics():
@@ -230,12 +235,6 @@ class RunFolder:
             return read_jsonl(path, Example, "start again in a new run folder") if path.exists() else []
         except RecordError as error:
             raise CheckpointError(f"{error} If it cannot be mended, start again in a new run folder.") from None
-
-    def _examples(self, count: int) -> list[Example]:
-        path, examples = self.path / "examples.jsonl", self.examples()[:count]
-        if len(examples) < count:
-            raise CheckpointError(f"{path} lacks examples that the checkpoint counts on; start again in a new folder.")
-        return examples
 
 
 def _read_checkpoint(path: Path) -> dict | None:
@@ -293,9 +292,3 @@ def _commit() -> str:
     except (OSError, subprocess.CalledProcessError):  # no git, as in a container, or installed
         return "unknown"
     return f"{told.stdout.strip()}-dirty" if changed.stdout else told.stdout.strip()
-
-
-def _write(path: Path, text: str) -> None:
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)

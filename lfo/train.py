@@ -102,7 +102,6 @@ class Run:
             CheckpointError: the folder belongs to a run with another config.
         """
         if not self.resume() and distributed.first():
-            self.folder.path.mkdir(parents=True, exist_ok=True)
             self.folder.keep_metrics(0)
         if self.done and self.evaluated_at == self.tasks_seen and any(self.folder.path.glob("adapters/v*")):
             return False
@@ -162,7 +161,7 @@ class Run:
             "sampled_tokens": now.tokens + int(generated),
             "trained_tokens": int(trained),
             **staleness,
-            **_of_dreams(dreamt),
+            **(_of_dreams(dreamt) if dreamt else {}),
             **curious,
             **learned,
             "seconds": {k: round(v, 3) for k, v in self.seconds.items()},
@@ -305,7 +304,9 @@ class Run:
         for i, part in enumerate(parts):
             part += listening[i :: len(parts)]
         if c.policy.tis_cap > 0:
-            self._judge([s for part in parts for s in part if s.how not in APART])
+            judged = [s for part in parts for s in part if s.how not in APART]
+            for sample, own in zip(judged, self.learner.action_logprobs(judged), strict=True):
+                sample.own = own  # as it is at the start of the step
         passes = [*self._passes(parts)]
         waited = [[]] * (count - len(passes))  # shares of examples for more updates than this step has
         for i, part in enumerate(passes + waited):
@@ -322,11 +323,6 @@ class Run:
         rows = [row for group in groups for row in group]
         values = self.learner.values(rows) if self.objective.uses_values and rows else None
         return self.objective.assign(groups, values)
-
-    def _judge(self, samples: Sequence[Sample]) -> None:
-        """Tell samples the learner's own log-probabilities, as they are at the start of the step."""
-        for sample, own in zip(samples, self.learner.action_logprobs(samples), strict=True):
-            sample.own = own
 
     def _passes(self, parts: list[list[Sample]]) -> Iterator[list[Sample]]:
         """The samples of every optimizer step of every pass: the same in each pass, or where every rollout counts by
@@ -491,8 +487,8 @@ def _go(run: Run, bar: tqdm, interrupted: list, after: Callable[[Run, dict], Non
         bar.update(run.tasks_seen - bar.n)
         loss = f"{metrics['policy/loss']:.2f}" if "policy/loss" in metrics else "-"  # no group had an advantage
         bar.set_postfix(success=f"{metrics['train_success']:.2f}", loss=loss, refresh=False)
-        if run.step % run.config.checkpoint_every == 0 and not run.done:
-            run.save()
+        if run.done or run.step % run.config.checkpoint_every == 0:
+            run.save()  # also before the last evaluation, whose rows say that the run is finished
         if after:
             after(run, metrics)
 
@@ -532,8 +528,6 @@ def _of_rollouts(rows: Sequence[Rollout]) -> dict[str, float]:
 
 
 def _of_dreams(rows: Sequence[Rollout]) -> dict[str, float]:
-    if not rows:
-        return {}
     return {
         "dreamt_groups": len(by_group(rows)),
         "dreamt_groups_kept": len(by_group(informative(rows))),

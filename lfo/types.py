@@ -273,16 +273,17 @@ def by_group(rollouts: Iterable[Rollout]) -> dict[int, list[Rollout]]:
 
 def write_jsonl(path: str | Path, rows: Iterable) -> int:
     """Write dataclasses (or dicts) one per line, atomically; return how many."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".tmp")
-    count = 0
-    with temporary.open("w", encoding="utf-8") as f:
-        for row in rows:
-            f.write(to_json(row) + "\n")
-            count += 1
+    lines = [to_json(row) + "\n" for row in rows]
+    write_text(path, "".join(lines))
+    return len(lines)
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write a file whole: a temporary one, which then takes its place. Folders are made."""
+    temporary = Path(f"{path}.tmp")
+    temporary.parent.mkdir(parents=True, exist_ok=True)
+    temporary.write_text(text, encoding="utf-8")
     temporary.replace(path)
-    return count
 
 
 def to_json(value) -> str:

@@ -68,6 +68,8 @@ def test_overrides_win_and_leave_the_rest(write):
     config = load_config(path, seed=4, **{"policy.learning_rate": 0.5, "rollout.temperature": 0.7})
     assert (config.seed, config.policy.learning_rate, config.policy.clip) == (4, 0.5, (0.1, 0.3))
     assert config.rollout.temperature == 0.7
+    with pytest.raises(ConfigError, match="unknown setting 'path'"):
+        load_config(path, **{"path": 3})
 
 
 def test_a_world_model_is_left_out_and_taken_in(write):

@@ -278,6 +278,26 @@ def test_examples_beyond_the_checkpoint_are_forgotten_and_missing_ones_noticed(u
         run.resume()
 
 
+def test_killed_in_the_last_evaluation_nothing_that_was_heard_is_lost(config, tmp_path, generous, monkeypatch):
+    """What says that a run is finished is logged there, so by then everything has to be on disk."""
+    settings = config(task_budget=1, **{"rollout.group_size": 2, "rollout.tasks_per_step": 1, "checkpoint_every": 9})
+    evaluate = Run.evaluate
+
+    def killed(run):
+        if run.done:
+            raise KeyboardInterrupt
+        return evaluate(run)
+
+    monkeypatch.setattr(Run, "evaluate", killed)
+    with pytest.raises(KeyboardInterrupt):
+        train(settings, tmp_path, generous, progress=False)
+    heard = RunFolder(tmp_path).newest("step")["examples_seen"]
+    assert len(RunFolder(tmp_path).examples()) == heard > 0
+    monkeypatch.setattr(Run, "evaluate", evaluate)
+    train(settings, tmp_path, generous, progress=False)
+    assert RunFolder(tmp_path).finished(settings)
+
+
 def test_adapters_of_a_run_that_left_no_checkpoint_do_not_stay(config, tmp_path, generous):
     """Killed before its first checkpoint, then started with another config: its v00009 would pass for the newest."""
     stale = tmp_path / "adapters" / "v00009" / POLICY

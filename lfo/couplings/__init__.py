@@ -13,19 +13,7 @@ from lfo.couplings.plain import ALONE, BOTH, SHARED, STACKED, Echo, Plain
 from lfo.protocols import Coupling, Environment
 from lfo.text import Codec, load_codec
 
-__all__ = [
-    "BOTH",
-    "Dream",
-    "Echo",
-    "Guided",
-    "Imagine",
-    "Memory",
-    "Noted",
-    "Plain",
-    "Truth",
-    "alone",
-    "make_coupling",
-]
+__all__ = ["BOTH", "Dream", "Echo", "Guided", "Imagine", "Memory", "Noted", "Plain", "Truth", "alone", "make_coupling"]
 
 
 def make_coupling(config: RunConfig, env: Environment) -> tuple[Codec, Coupling]:

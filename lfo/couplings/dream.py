@@ -32,6 +32,8 @@ class Dream(Plain):
         super().__init__(BOTH, config.world_model.scouts)
         self.config, self.codec = config, codec
         self.tasks = codec.env.tasks("train")
+        for task in self.tasks[:1]:  # a world of which nobody dreams says so before the run begins
+            self.responder(task)
 
     def practice(self, step: int, tasks_seen: int) -> list[Waves]:
         c = self.config

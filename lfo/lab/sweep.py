@@ -48,12 +48,8 @@ def read_grid(path: str | Path, out: str | Path) -> dict[Path, RunConfig]:
     path = located(path)
     if not path.exists():
         raise ConfigError(f"there is no grid {path}; configs/science.yaml is one.")
-    data = read_yaml(path.read_text(encoding="utf-8"), str(path))
-    if not isinstance(data, dict) or not set(data) <= GRID_KEYS or "config" not in data:
-        raise ConfigError(f"{path} must be a YAML file with these keys: {', '.join(sorted(GRID_KEYS))}.")
-    grid = data.get("grid") or {}
-    if not isinstance(grid, dict) or not all(isinstance(v, list) for v in grid.values()):
-        raise ConfigError(f"'grid' in {path} must give a list of values for every setting.")
+    data = _grid(path)
+    grid = data.get("grid", {})
     runs = {}
     for values in itertools.product(*grid.values()):
         settings = dict(zip(grid, values, strict=True))
@@ -66,10 +62,30 @@ def read_grid(path: str | Path, out: str | Path) -> dict[Path, RunConfig]:
     return runs
 
 
+def _grid(path: Path) -> dict:
+    """What a grid file says, but for keys with nothing behind them; `arms` is not looked into."""
+    data = read_yaml(path.read_text(encoding="utf-8"), str(path))
+    if not isinstance(data, dict) or not set(data) <= GRID_KEYS or not isinstance(data.get("config"), str):
+        raise ConfigError(f"{path} must be a YAML file with a config and these keys: {', '.join(sorted(GRID_KEYS))}.")
+    data = {key: value for key, value in data.items() if value is not None or key == "arms"}
+    if not _is_settings(data.get("fixed", {})):
+        raise ConfigError(f"'fixed' in {path} must be a mapping of settings by their names.")
+    grid, worlds = data.get("grid", {}), data.get("worlds", [0])
+    if not _is_settings(grid) or not all(isinstance(values, list) for values in grid.values()):
+        raise ConfigError(f"'grid' in {path} must give a list of values for every setting.")
+    if not isinstance(worlds, list) or not worlds:
+        raise ConfigError(f"'worlds' in {path} must be a list of whole numbers, as in `worlds: [1, 2, 3]`.")
+    return data
+
+
+def _is_settings(said) -> bool:
+    return isinstance(said, dict) and all(isinstance(name, str) for name in said)
+
+
 def _arms(path: Path, data: dict, chosen: Mapping, out: Path) -> dict[Path, RunConfig]:
     """chosen: one combination of the grid."""
     arms, runs = data["arms"], {}
-    if not isinstance(arms, dict) or not all(isinstance(v or {}, dict) for v in arms.values()):
+    if not _is_settings(arms) or not all(_is_settings(own or {}) for own in arms.values()):
         raise ConfigError(f"'arms' in {path} must give every arm a mapping of settings.")
     seeds = {name: _seeds(path, data | (own or {})) for name, own in arms.items()}
     everybody = sorted(set(itertools.chain(*seeds.values())))

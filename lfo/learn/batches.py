@@ -10,7 +10,7 @@ Knows nothing about models and losses.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 
@@ -118,16 +118,14 @@ def at(values: Sequence[Sequence[float]], places: Sequence[Sequence[int]]) -> to
     return torch.tensor([row[t] for row, where in zip(values, places, strict=True) for t in where])
 
 
-def micro_batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
+def micro_batches(lengths: Sequence[int], budget: int) -> list[list[int]]:
     """Indices in batches of at most `budget` padded tokens, similar lengths together."""
-    batch: list[int] = []
+    batches: list[list[int]] = []
     for i in sorted(range(len(lengths)), key=lambda i: lengths[i]):
-        if batch and lengths[i] * (len(batch) + 1) > budget:
-            yield batch
-            batch = []
-        batch.append(i)
-    if batch:
-        yield batch
+        if not batches or lengths[i] * (len(batches[-1]) + 1) > budget:
+            batches.append([])
+        batches[-1].append(i)
+    return batches
 
 
 def shares(lengths: Sequence[int], budget: int, processes: int) -> list[list[list[int]]]:

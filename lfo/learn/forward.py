@@ -34,13 +34,16 @@ class Scorer(torch.nn.Module):
         super().__init__()
         self.model, self.autocast = model, autocast
         base = model.get_base_model()
+        last = (getattr(getattr(base, "model", None), "layers", None) or [None])[-1]
+        if not hasattr(last, "mlp"):
+            raise ConfigError(f"the learner cannot train '{base.config.model_type}'; choose another model.base.")
         self.chunk = max(1, LOGITS // base.config.get_text_config().vocab_size)
         base.set_attn_implementation(PACKED)
         self.value_head = torch.nn.Linear(base.config.get_text_config().hidden_size, 1) if values else None
         for p in self.value_head.parameters() if values else ():
             torch.nn.init.zeros_(p)
         self.needed: dict[str, torch.Tensor] = {}
-        _only_where_needed(base.model.layers[-1].mlp, self.needed)
+        _only_where_needed(last.mlp, self.needed)
 
     def forward(
         self, batch: Batch, temperature: float = 1.0, entropy: bool = False, values: bool = False

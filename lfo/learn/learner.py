@@ -189,8 +189,8 @@ class Learner:
             loss.metrics["logprob_gap"] = (logprobs[:mine].detach() - sampled).abs().sum().item()
             if tokens.weights is not None:
                 loss.metrics["tis_weight"] = tokens.weights.sum().item()
-            world, weighted = self._world_loss(logprobs[mine:], correct[mine:], hears)
-            self._backward(loss.mean(acts) + more.mean(acts) + weighted)
+            world = world_model_loss(logprobs[mine:], correct[mine:])
+            self._backward(loss.mean(acts) + more.mean(acts) + self.lam * world.mean(hears))
             losses.append(loss)
             heard_losses.append(world)
         return _add(losses), _add(heard_losses)
@@ -227,15 +227,9 @@ class Learner:
         self._seed_dropout(seed, WORLD_MODEL)
         count, losses = sum(len(e.reply) for e in examples), []
         for _, logprobs, correct in self._scored(*_told(examples), temperature=1.0):
-            loss, weighted = self._world_loss(logprobs, correct, count)
-            self._backward(weighted)
-            losses.append(loss)
+            losses.append(world_model_loss(logprobs, correct))
+            self._backward(self.lam * losses[-1].mean(count))
         return _world_metrics(_add(losses))
-
-    def _world_loss(self, logprobs: torch.Tensor, correct: torch.Tensor, count: int) -> tuple[LossSum, torch.Tensor]:
-        """The world model's loss on some of `count` reply tokens, and what goes backward: lambda weighs it here."""
-        loss = world_model_loss(logprobs, correct)
-        return loss, self.lam * loss.mean(count)
 
     @staticmethod
     def _backward(loss: torch.Tensor) -> None:

@@ -45,7 +45,4 @@ class KvCache:
 
 def doubled(size: int, needed: int) -> int:
     """The room that a cache of `size` places grows to, to hold as many as are needed."""
-    size = max(size, ROOM)
-    while size < needed:
-        size *= 2
-    return size
+    return max(size, ROOM, 1 << (needed - 1).bit_length())

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 from collections.abc import Iterator, Sequence
 
 from lfo import distributed
@@ -51,10 +52,6 @@ class Row:
         """Open the next action: that belongs to what stands before it, the prompt or an observation."""
         self.add(self.codec.opener, Role.OBSERVATION if self.episode.turns else Role.PROMPT)
 
-    def say(self, completion: Completion) -> Action:
-        self.add(completion.tokens, Role.ACTION, completion.logprobs)
-        return self.codec.action(completion.tokens)
-
     def take(self, action: Action, budget: int) -> None:
         """Take an action to the environment and append what it answers."""
         observation = self.episode.step(action)
@@ -93,7 +90,8 @@ def script(row: Row, coupling: Coupling, rollout: RolloutConfig) -> Script:
         limit, end = rollout.max_action_tokens, row.codec.end_id
         asked = Prompt(list(row.tokens), row.actor, limit, end, rollout.temperature, seed, row.number)
         (completion,) = yield [asked]
-        action = row.say(completion)
+        row.add(completion.tokens, Role.ACTION, completion.logprobs)
+        action = row.codec.action(completion.tokens)
         yield from coupling.before_step(row, action)
         row.take(action, rollout.max_tokens)
 
@@ -112,10 +110,7 @@ def play(
     Several processes play the groups between them, each with its own engine; all get all rollouts.
     predict: which calls become world-model examples (`Knowledge.learned`); None: none.
     """
-    places, first = [], 0
-    for waves in groups:
-        places.append(first)
-        first += sum(map(len, waves))
+    places = [0, *itertools.accumulate(sum(map(len, waves)) for waves in groups)]
     mine = distributed.share(len(groups))
     table = _Table(engine, coupling, rollout, predict)
     try:
@@ -124,7 +119,8 @@ def play(
         table.serve()
     finally:
         table.clear()
-    return [rollout for group in distributed.join(mine, table.rollouts()) for rollout in group]
+    played = distributed.join(mine, [group.rollouts() for group in table.groups])
+    return [rollout for group in played for rollout in group]
 
 
 class _Group:
@@ -178,31 +174,21 @@ class _Table:
                 for number, place in self.asked.pop(ticket, []):  # others: of a play that broke off
                     self._answer(number, place, completion)
 
-    def rollouts(self) -> list[list[Rollout]]:
-        return [group.rollouts() for group in self.groups]
-
     def clear(self) -> None:
         """Leave nothing behind, also where something failed: no episode open, no request under way."""
         with contextlib.ExitStack() as last:
             for row, _, _ in self.rows.values():
                 last.callback(row.episode.close)
                 self.engine.end_session(row.number)
-            while self.asked and (done := self._rest()):
-                for ticket, _ in done:
-                    self.asked.pop(ticket, None)
-
-    def _rest(self) -> list[tuple[int, Completion]]:
-        """What the engine is still at work on; none where the engine itself has failed."""
-        with contextlib.suppress(Exception):
-            return self.engine.ready()
-        return []
+            with contextlib.suppress(Exception):  # the engine itself may have failed
+                while self.asked and (done := self.engine.ready()):
+                    for ticket, _ in done:
+                        self.asked.pop(ticket, None)
 
     def _begin_wave(self, group: _Group) -> None:
-        numbers = []
         for row in group.wave():
             self.rows[row.number] = row, group, script(row, self.coupling, self.rollout)
-            numbers.append(row.number)
-        for number in numbers:
+        for number in sorted(group.playing):
             self._go_on(number, None)
 
     def _go_on(self, number: int, completions: list[Completion] | None) -> None:

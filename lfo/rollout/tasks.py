@@ -38,8 +38,5 @@ def informative(rollouts: Sequence[Rollout]) -> list[Rollout]:
 
     Judged on the binary outcome, never on a shaped reward.
     """
-    kept = []
-    for group in by_group(row for row in rollouts if not row.scout).values():
-        if 0 < sum(row.success for row in group) < len(group):
-            kept += group
-    return kept
+    groups = by_group(row for row in rollouts if not row.scout).values()
+    return [row for group in groups if 0 < sum(one.success for one in group) < len(group) for row in group]

@@ -19,7 +19,7 @@ from lfo.rollout.engine import Completion, Prompt, require_adapter, require_fold
 from lfo.text.base import load_base
 
 ROWS = 128  # that one adapter decodes or keeps at a time
-CACHE = 4 * 2**30  # bytes that their keys and values take, at most
+CACHE = 4 * 2**30  # bytes that their keys and values take, at most, while rows have up to 1,024 tokens
 
 
 def rows_within(token_bytes: int) -> int:

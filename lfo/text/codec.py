@@ -99,7 +99,6 @@ class Codec:
         return parse_action(self.action_text(ids), self.env.tools)
 
     def action_text(self, ids: Sequence[int]) -> str:
-        ids = list(ids)
         return self.decode(ids[:-1] if ids and ids[-1] == self.end_id else ids)
 
     def beginning(self, blank: Blank) -> list[int]:
@@ -120,7 +119,7 @@ class Codec:
         return self.encode(f"{self.state(asked)}<|action|>{call}<|/action|><|predict_csr|><|csr|>")
 
     def state(self, asked: Question) -> str:
-        """The state between its tags; the oldest actions are dropped until it has at most STATE_TOKENS."""
+        """The state between its tags; the oldest actions are dropped until it has at most STATE_TOKENS, if it can."""
         for dropped in range(len(asked.turns) + 1):
             state = f"<|state|>{self.env.knowledge.state(asked, dropped)}<|/state|>"
             if len(self.encode(state)) <= STATE_TOKENS:

@@ -8,8 +8,9 @@ import json
 import pytest
 from scripted import VERDICTS, YES, Scripted, by_turn
 
-from lfo.config import RolloutConfig, RunConfig, WorldModelConfig, derive_seed
-from lfo.couplings import Dream
+from lfo.config import ConfigError, RolloutConfig, RunConfig, WorldModelConfig, derive_seed, load_config
+from lfo.couplings import Dream, make_coupling
+from lfo.envs import make_environment
 from lfo.envs.base import written
 from lfo.envs.phone import PhoneEnvironment
 from lfo.envs.phone.tools import form, phone_call, search
@@ -47,6 +48,12 @@ def dreamt(codec, tiny):
         return rows, engine
 
     return run
+
+
+def test_a_world_of_which_nobody_dreams_is_refused_before_the_run_begins():
+    config = load_config("configs/shell_smoke.yaml", **{"world_model.coupling": "dream"})
+    with pytest.raises(ConfigError, match=r"nobody dreams of this world: set world_model\.coupling to 'imagine'"):
+        make_coupling(config, make_environment(config.env))
 
 
 # --- which tasks -----------------------------------------------------------------------------

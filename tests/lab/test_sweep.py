@@ -169,6 +169,35 @@ def test_an_arm_may_have_no_world_model_and_old_names_are_read(base_config, tmp_
     assert alone.world_model is None and both.world_model.anonymise == 0.5 and both.env.world_seed == 3
 
 
+def test_keys_with_nothing_behind_them_say_nothing(base_config, tmp_path):
+    (tmp_path / "grid.yaml").write_text(f"config: {base_config[1]}\nfixed:\nworlds:\nseeds:\ngrid:\narms: {{a: }}\n")
+    assert [*read_grid(tmp_path / "grid.yaml", "out")] == [Path("out/a/seed0")]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("fixed: [1]", "'fixed' in .* must be a mapping of settings by their names"),
+        ("fixed: {3: 4}", "'fixed' in .* must be a mapping of settings by their names"),
+        ("grid: {3: [4]}", "'grid' in .* must give a list of values for every setting"),
+        ("worlds: 3\narms: {a: }", "'worlds' in .* must be a list of whole numbers"),
+        ("worlds: []\narms: {a: }", "'worlds' in .* must be a list of whole numbers"),
+        ("arms: {3: {}}", "'arms' in .* must give every arm a mapping of settings"),
+        ("arms: {a: {3: 4}}", "'arms' in .* must give every arm a mapping of settings"),
+    ],
+)
+def test_grids_that_do_not_fit_say_where(base_config, tmp_path, text, problem):
+    (tmp_path / "grid.yaml").write_text(f"config: {base_config[1]}\n{text}\n")
+    with pytest.raises(ConfigError, match=problem):
+        read_grid(tmp_path / "grid.yaml", "out")
+
+
+def test_a_grid_without_a_config_says_what_it_takes(tmp_path):
+    (tmp_path / "grid.yaml").write_text("config:\narms: {a: }\n")
+    with pytest.raises(ConfigError, match="must be a YAML file with a config and these keys"):
+        read_grid(tmp_path / "grid.yaml", "out")
+
+
 @pytest.mark.parametrize("text", ["arms: [a, b]", "arms: {a: 3}", "arms:"])
 def test_arms_that_cannot_be_read_are_said(base_config, tmp_path, text):
     (tmp_path / "arms.yaml").write_text(f"config: {base_config[1]}\n{text}\n")

@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+import transformers
 from learning import close, gradients, gradients_of, plain, plain_logprobs, same
 
 from lfo.config import ConfigError
@@ -29,6 +30,14 @@ def packed_logprobs(learner: Learner, temperature: float = 1.0) -> torch.Tensor:
 def slope(logprobs: torch.Tensor) -> torch.Tensor:
     """A sum in which every log-probability has another weight."""
     return (logprobs * torch.linspace(-1, 1, len(logprobs))).sum()
+
+
+def test_a_model_that_the_learner_does_not_know_is_refused(make_learner, tmp_path):
+    small = {"num_hidden_layers": 1, "hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 1}
+    config = transformers.GPTNeoXConfig(vocab_size=100, **small)
+    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match=r"the learner cannot train 'gpt_neox'; choose another model\.base"):
+        make_learner(**{"model.base": str(tmp_path)})
 
 
 @pytest.fixture

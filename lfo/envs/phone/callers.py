@@ -17,13 +17,7 @@ from lfo.envs.phone.phrasings import requested_fields
 from lfo.envs.phone.records import PhoneTask
 from lfo.envs.phone.rules import Plan, oracle_plan
 from lfo.envs.phone.tools import FORM, form, phone_call, search
-from lfo.envs.phone.vocabulary import (
-    DEPARTMENT_OF_GOAL,
-    DEPARTMENTS,
-    canonical,
-    circumstances_in,
-    industry_fields,
-)
+from lfo.envs.phone.vocabulary import DEPARTMENT_OF_GOAL, DEPARTMENTS, canonical, circumstances_in, industry_fields
 from lfo.envs.phone.world import World
 from lfo.types import Action, Call, Hangup
 

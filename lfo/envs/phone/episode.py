@@ -43,9 +43,7 @@ class Rules:
     max_malformed: Positive = 3  # calls that cannot be read; the episode ends with the last of them
     slack: Count = 1  # fields beyond those the task needs that the user is willing to share
     form_after_call: Flag = False  # whether the form may follow a call
-    values: Literal["literal", "reference"] = (
-        "literal"  # reference: personal data is handed over as @email and the like
-    )
+    values: Literal["literal", "reference"] = "literal"  # reference: personal data is handed over as @email, say
     reward: Literal["binary", "shaped"] = "binary"  # what the policy trains on
     replies: Literal["list", "reasons"] = "reasons"  # reasons: a CSR also says what each circumstance demands
 

@@ -22,14 +22,7 @@ from lfo import __version__
 from lfo.config import ConfigError, EnvConfig, as_dict
 from lfo.envs import make_environment
 from lfo.envs.server import wire
-from lfo.envs.server.sessions import (
-    ChatHistory,
-    NoSuchSession,
-    NotFound,
-    OutOfTurn,
-    Sessions,
-    TooManySessions,
-)
+from lfo.envs.server.sessions import ChatHistory, NoSuchSession, NotFound, OutOfTurn, Sessions, TooManySessions
 
 
 def require_server() -> None:
@@ -197,8 +190,10 @@ def listen(host: str, port: int) -> socket.socket:
     """A socket for uvicorn; port 0: one that is free.
 
     Raises:
-        OSError: the port is taken.
+        OSError: the port is taken, or none.
     """
+    if not 0 <= port <= 65_535:
+        raise OSError(f"port {port} is none; choose one from 0 (any that is free) to 65535.")
     try:
         listener = socket.create_server((host, port), backlog=1024)
     except OSError as error:

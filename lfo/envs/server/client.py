@@ -216,7 +216,7 @@ class RemoteEpisode:
         """
         require_open(self.stop)
         said = self._surely(lambda: self._take(len(self.turns), action))
-        self.turns.append(Turn(action, said.observation, said.status))
+        self.turns.append(Turn(said.action, said.observation, said.status))
         self.stop = said.stop
         return said.observation
 

@@ -40,11 +40,12 @@ class OutOfTurn(ValueError):
 
 @dataclasses.dataclass(eq=False)
 class Open:
-    """A session. used: when it was used last, in seconds of the monotonic clock."""
+    """A session. used: when it was used last, in seconds of the monotonic clock. asked: the last action, as it came."""
 
     episode: Episode
     environment: Environment
     used: float
+    asked: Action | None = None
     lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
 
 
@@ -143,12 +144,14 @@ class Sessions:
             episode, action = session.episode, _checked(asked.action, session.environment)
             turns = episode.turns
             number = len(turns) if asked.turn is None else asked.turn
-            if number != len(turns) and not (number == len(turns) - 1 and turns[-1].action == action):
+            if number != len(turns) and not (number == len(turns) - 1 and session.asked == action):
                 raise OutOfTurn(f"the session is in turn {len(turns)}, and was asked for another turn {number}.")
             if number == len(turns):
                 episode.step(action)
+                session.asked = action
             turn = episode.turns[number]
-            return wire.Answered(observation=turn.observation, status=turn.status, stop=episode.stop)
+            said = {"observation": turn.observation, "status": turn.status, "action": turn.action}
+            return wire.Answered(**said, stop=episode.stop)
 
     def complete(self, session_id: str) -> wire.Completed:
         """How it went; an episode that goes on is cut. Raises NoSuchSession."""

@@ -78,8 +78,10 @@ class Interact(Body):
 
 
 class Answered(Body):
-    """What the agent reads next; status: the environment's word for it; stop: why the episode ended, if it did."""
+    """What the agent reads next; status: the environment's word for it; stop: why the episode ended, if it did; action:
+    as it was recorded, malformed where the environment could make nothing of it."""
 
+    action: Action
     observation: str
     status: str
     stop: StopReason | None

@@ -26,9 +26,13 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from lfo.envs.shell import bubblewrap, containers
 from lfo.envs.shell.systems import AS_USUAL, GRACE, Desk, Limits, SandboxError
+
+# Who starts sandboxes: bubblewrap ends with the thread that it was started in, so these never end.
+_STARTERS = ThreadPoolExecutor(4, "sandboxes")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,8 +52,6 @@ class Sandbox:
 
     tools: names of house tools, which `desk` answers. system: as `env.sandbox` has it.
 
-    Start it in a thread that outlives it: it ends with the thread that it was started in.
-
     Raises (on construction):
         SandboxError: this system cannot be had here.
     """
@@ -61,7 +63,7 @@ class Sandbox:
         self.limits, self._desk = limits, desk
         image = system.removeprefix(containers.PREFIX)
         kind = bubblewrap if image == system else containers
-        self._started, self._line = kind.start(image, limits, tools)
+        self._started, self._line = _STARTERS.submit(kind.start, image, limits, tools).result()
         self._closed = False
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._started.output, selectors.EVENT_READ, self._hear)
@@ -79,6 +81,8 @@ class Sandbox:
         Raises:
             SandboxError: the sandbox has ended.
         """
+        if self._closed:  # its descriptors may be others' by now
+            raise SandboxError("the sandbox has ended; make another one.")
         mark = secrets.token_hex(16).encode()
         text = command.replace("\0", "").encode(errors="replace")
         try:

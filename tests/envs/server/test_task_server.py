@@ -30,16 +30,19 @@ from lfo.envs.server import wire
 from lfo.envs.server.app import listen, open_sessions, require_server
 from lfo.envs.server.client import (
     RemoteEnvironment,
+    RemoteEpisode,
     TaskServer,
     TaskServerFull,
     TaskServerGone,
     TaskServerRefused,
 )
 from lfo.envs.server.sessions import ChatHistory, NotFound, Sessions, TooManySessions
+from lfo.envs.twc import explorer
+from lfo.envs.twc.episode import PUT, TAKE, TOOLS, TwcEpisode
 from lfo.protocols import Environment
 from lfo.runs import RunFolder
 from lfo.train import Run, train
-from lfo.types import Call, Hangup, StopReason
+from lfo.types import Call, Hangup, Malformed, StopReason
 
 SMOKE, SHELL_SMOKE = (str(ROOT / "configs" / f"{name}.yaml") for name in ("smoke", "shell_smoke"))
 PHONE, SHELL = load_config(SMOKE).env, load_config(SHELL_SMOKE).env
@@ -109,7 +112,8 @@ def test_the_command_serves_what_the_guide_asks_of_it(tmp_path):
         said = f"I know how.\nAct: bash\n```bash\n{task.ground_truth}\n```"
         assert post(command.url, "interact", session_id=began["session_id"], action=said).json()["stop"] is None
         last = post(command.url, "interact", session_id=began["session_id"], action="Act: finish").json()
-        assert last == {"observation": "", "status": "finished", "stop": "success"}
+        finish = {"tool": "finish", "arguments": {}}
+        assert last == {"action": finish, "observation": "", "status": "finished", "stop": "success"}
         done = post(command.url, "complete", session_id=began["session_id"]).json()
         assert done["outcome"]["success"] and done["outcome"]["reward"] == 1.0
         metric = post(command.url, "calculate_metric", outcomes=[done["outcome"]]).json()["metric"]
@@ -188,6 +192,27 @@ def test_a_turn_that_is_asked_for_again_is_not_taken_again(url):
     over = post(url, "interact", session_id=session, action=search)
     assert over.status_code == 409 and "ended" in over.text
     assert post(url, "release", session_id=session).json()["released"]
+
+
+def test_what_the_game_does_not_understand_is_recorded_as_where_it_is_played():
+    """The public world records such a call as malformed; asked for again, it is the same turn."""
+    room = explorer.attempt(random.Random(0)).room
+    task = SimpleNamespace(task_id="one")
+    world = SimpleNamespace(
+        system="", tools=TOOLS, tasks=lambda _: [task], episode=lambda *_: TwcEpisode(room.task, 9, room.replay)
+    )
+    here, lost = world.episode(), Call(PUT, {"thing": room.thing, "place": "moon"})
+    with serving(Sessions(lambda: world, 600, 8, {})) as url:
+        there = RemoteEpisode(TaskServer(url), wire.Reset(sample_index="one"))
+        assert there.step(lost) == here.step(lost)
+        assert there.turns == here.turns and isinstance(there.turns[0].action, Malformed)
+        said = there._take(0, lost)
+        assert (said.action, said.observation) == (here.turns[0].action, here.turns[0].observation)
+        there._server.post("release", wire.Session(session_id=there._id), wire.Released)
+        take = Call(TAKE, {"thing": room.thing})
+        assert there.step(take) == here.step(take) and there.turns == here.turns, "played again from what is recorded"
+        assert there.outcome() == here.outcome()
+        there.close()
 
 
 def test_a_session_that_is_begun_again_gives_up_the_old_one(url, sessions):
@@ -322,6 +347,11 @@ def test_where_nobody_ever_answered_nobody_waits_long(monkeypatch):
     assert sum(paused) < 15
 
 
+def test_a_port_that_there_is_not_is_said():
+    with pytest.raises(OSError, match=r"port 99999 is none; choose one from 0 .* to 65535"):
+        listen("127.0.0.1", 99999)
+
+
 def test_the_address_that_is_printed_is_taken(url):
     assert remote(f"{url}/api").tasks("test") and remote(f"{url}/api/").tasks("test")
 
@@ -400,7 +430,7 @@ def test_any_environment_can_be_behind_it():
         session = post(url, "reset", sample_index="train-2").json()["session_id"]
         action = {"tool": "count", "arguments": {"number": "2"}}
         said = post(url, "interact", session_id=session, action=action).json()
-        assert said == {"observation": "right", "status": "right", "stop": "success"}
+        assert said == {"action": action, "observation": "right", "status": "right", "stop": "success"}
         assert post(url, "complete", session_id=session).json()["outcome"]["reward"] == 1
 
 

@@ -8,6 +8,7 @@ import shutil
 import socket
 import stat
 import subprocess
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -142,9 +143,22 @@ def test_the_tools_are_nobodys_to_change(box):
 
 
 @needs_sandbox
+def test_it_outlives_the_thread_that_began_it():
+    """A task server begins episodes in threads that end when nobody asked for ten seconds."""
+    made: list[Sandbox] = []
+    thread = threading.Thread(target=lambda: made.append(Sandbox(SMALL)))
+    thread.start()
+    thread.join()
+    time.sleep(0.5)  # the kernel tells at once, and bubblewrap takes a moment to go
+    with made[0] as box:
+        assert box.run("echo x").output == "x\n"
+
+
+@needs_sandbox
 def test_an_ended_sandbox_says_so(box):
     box.close()
     box.close()
+    box._line.forget = lambda: pytest.fail("its descriptors may be others' by now")
     with pytest.raises(SandboxError, match="make another one"):
         box.run("echo x")
 
