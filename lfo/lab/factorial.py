@@ -363,7 +363,9 @@ def factorial_figure(table: pd.DataFrame) -> plt.Figure:
     for ax, (split, title) in zip(axes, SPLIT_NAMES.items(), strict=True):
         draw_bars(ax, data[data["split"] == split].rename(columns={"median": "success"}), names)
         ax.set_xticks(range(len(names)), names, rotation=30, ha="right")
-        ax.set(title=title, xlabel="who says what would be answered", ylim=(0, 1.02))
+        ax.set(title=title, ylim=(0, 1.02))
+    told = "nearest, vote: what similar calls were answered; linear to grammar: classifiers that are told what fields are"
+    fig.supxlabel(f"who says what would be answered ({told})", fontsize="small")
     axes[0].set_ylabel("success, greedy, 95% interval")
     axes[0].yaxis.set_major_formatter(PercentFormatter(1))
     axes[0].legend(fontsize="small", loc="upper left")
