@@ -364,7 +364,7 @@ def factorial_figure(table: pd.DataFrame) -> plt.Figure:
         draw_bars(ax, data[data["split"] == split].rename(columns={"median": "success"}), names)
         ax.set_xticks(range(len(names)), names, rotation=30, ha="right")
         ax.set(title=title, ylim=(0, 1.02))
-    told = "nearest, vote: what similar calls were answered; linear to grammar: classifiers that are told what fields are"
+    told = "nearest, vote: what similar calls were answered; linear to grammar: classifiers, told what fields are"
     fig.supxlabel(f"who says what would be answered ({told})", fontsize="small")
     axes[0].set_ylabel("success, greedy, 95% interval")
     axes[0].yaxis.set_major_formatter(PercentFormatter(1))
