@@ -86,7 +86,9 @@ class RunFolder:
                 rows.append(json.loads(line))
             except ValueError:
                 if number < len(lines):
-                    raise RunError(f"{path}, line {number} cannot be read; train again in a new folder.") from None
+                    raise RunError(
+                        f"{path}, line {number} cannot be read; remove it, or train again in a new folder."
+                    ) from None
         return rows
 
     def newest(self, kind: str = "") -> dict:

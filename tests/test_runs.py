@@ -119,7 +119,9 @@ def test_a_line_that_is_half_written_is_left_out(run):
     assert run.metrics() == [{"kind": "step", "n": 1}] and run.newest() == {"kind": "step", "n": 1}
     with (run.path / "metrics.jsonl").open("a") as f:
         f.write('\n{"kind": "step", "n": 2}\n')
-    with pytest.raises(RunError, match=r"metrics\.jsonl, line 2 cannot be read; train again in a new folder"):
+    with pytest.raises(
+        RunError, match=r"metrics\.jsonl, line 2 cannot be read; remove it, or train again in a new folder"
+    ):
         run.metrics()
 
 

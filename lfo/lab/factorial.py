@@ -364,12 +364,19 @@ def factorial_figure(table: pd.DataFrame) -> plt.Figure:
         draw_bars(ax, data[data["split"] == split].rename(columns={"median": "success"}), names)
         ax.set_xticks(range(len(names)), names, rotation=30, ha="right")
         ax.set(title=title, ylim=(0, 1.02))
-    told = "nearest, vote: what similar calls were answered; linear to grammar: classifiers, told what fields are"
-    fig.supxlabel(f"who says what would be answered ({told})", fontsize="small")
+    told = "; ".join(f"{', '.join(kinds)}: {what}" for what, kinds in _kinds(names).items())
+    fig.supxlabel(f"who says what would be answered{f' ({told})' if told else ''}", fontsize="small")
     axes[0].set_ylabel("success, greedy, 95% interval")
     axes[0].yaxis.set_major_formatter(PercentFormatter(1))
     axes[0].legend(fontsize="small", loc="upper left")
     return fig
+
+
+def _kinds(names: Sequence[str]) -> dict[str, list[str]]:
+    """Of those who are named for how they work, what they are."""
+    similar, classifiers = ("nearest", "vote"), ("linear", "boosted", "additive", "grammar")
+    of = {"what similar calls were answered": similar, "classifiers": classifiers}
+    return {what: found for what, kinds in of.items() if (found := [name for name in names if name in kinds])}
 
 
 def draw_bars(ax: plt.Axes, found: pd.DataFrame, names: Sequence[str]) -> None:
@@ -408,11 +415,13 @@ def phase_figure(table: pd.DataFrame) -> plt.Figure:
     return fig
 
 
-def curve_figure(runs: Runs, against: str = "tasks", kind: str = "success") -> plt.Figure:
+def curve_figure(
+    runs: Runs, against: str = "tasks", kind: str = "success", looks: Mapping[str, dict] | None = None
+) -> plt.Figure:
     """Success, or what else rows of metrics of this kind say, against what it cost: sampled tasks, episodes, tokens
     (sampled and trained) or seconds; medians. Of more arms than there are colours, frozen policies, those that are
-    trained with notes, and those without have a row of panels each."""
-    looks, apart = looks_of(runs), len(runs) > len(sns.color_palette())
+    trained with notes, and those without have a row of panels each. looks: of the lines, as in other figures."""
+    looks, apart = looks or looks_of(runs), len(runs) > len(sns.color_palette())
     policies = {arm: _panel_of(RunFolder(folders[0]).config) if apart else "" for arm, folders in runs.items()}
     rows = sorted(set(policies.values())) or [""]  # nothing to be drawn
     size = (13, 3.8 * len(rows))
@@ -445,7 +454,9 @@ def draw_curves(
             look, (grid, success) = looks[arm], _aligned(folders, split, against, kind)
             who = about(runs, arm)
             if len(grid) and who["policy"] == FROZEN and who["notes"] in (NOTHING, TRUTH):  # nothing is ever learned
-                ax.axhline(np.median(success[:, -1]), label=f"{arm} ({len(success)}), unchanging", **look)
+                ends = success[:, -1]
+                ax.axhline(np.median(ends), label=f"{arm} ({len(success)}), unchanging", **look)
+                ax.axhspan(ends.min(), ends.max(), color=look["color"], alpha=0.08, lw=0)
             elif len(grid):
                 ax.plot(grid, np.median(success, axis=0), label=f"{arm} ({len(success)})", ms=4, **look)
                 low, high = success.min(axis=0), success.max(axis=0)
@@ -489,9 +500,9 @@ KINDS = {
 }
 AGAINST = {
     "tasks": "sampled tasks",
-    "episodes": "episodes, as many as all runs played",
-    "tokens": "tokens, sampled and trained, as many as in all runs",
-    "seconds": "seconds without evaluations, as many as all runs took",
+    "episodes": "episodes",
+    "tokens": "tokens, sampled and trained (to the end of an arm's shortest run)",
+    "seconds": "seconds, evaluations left out (to the end of an arm's fastest run)",
 }
 
 

@@ -150,8 +150,9 @@ def test_the_science_is_in_worlds_that_nothing_else_uses(monkeypatch):
     assert {config.env.world_seed for config in science.values()} == {1, 2, 3, 4, 5}
     runs = {arm: len(folders) for arm, folders in by_arm(science).items()}
     assert set(runs.values()) == {5, 15}, "five runs or more decide something"
-    shown = {"table", "backoff", "additive", "grammar", "imagine"}  # by README; frozen ones without notes, or told the
-    thrice = {*shown, *(f"{arm}_frozen" for arm in shown), "baseline", "truth"}  # truth, are the same with any seed
+    # In README. Who is frozen, and told nothing or the truth, does the same with any seed.
+    shown = {"table", "backoff", "additive", "grammar", "imagine"}
+    thrice = shown | {f"{arm}_frozen" for arm in shown} | {"baseline", "baseline_imitate", "truth"}
     assert {arm for arm, n in runs.items() if n == 15} == thrice
     others = [p for p in (ROOT / "configs").glob("*.yaml") if p.stem.startswith(("tuning", "ablation"))]
     worlds = {config.env.world_seed for path in others for config in read_grid(path, "out").values()}

@@ -24,15 +24,16 @@ import selectors
 import shutil
 import signal
 import subprocess
+import threading
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from typing import TypeVar
 
 from lfo.envs.shell import bubblewrap, containers
 from lfo.envs.shell.systems import AS_USUAL, GRACE, Desk, Limits, SandboxError
 
-# Who starts sandboxes: bubblewrap ends with the thread that it was started in, so these never end.
-_STARTERS = ThreadPoolExecutor(4, "sandboxes")
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +64,8 @@ class Sandbox:
         self.limits, self._desk = limits, desk
         image = system.removeprefix(containers.PREFIX)
         kind = bubblewrap if image == system else containers
-        self._started, self._line = _STARTERS.submit(kind.start, image, limits, tools).result()
+        self._gone = threading.Event()
+        self._started, self._line = _in_a_thread(functools.partial(kind.start, image, limits, tools), self._gone)
         self._closed = False
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._started.output, selectors.EVENT_READ, self._hear)
@@ -124,6 +126,7 @@ class Sandbox:
         os.close(self._started.output)
         self._started.close()
         self._line.close()
+        self._gone.set()
 
     # --- while a command runs -----------------------------------------------------------------
 
@@ -146,6 +149,26 @@ class Sandbox:
             status, text = self._desk(words) if self._desk else (1, "")
             with contextlib.suppress(OSError):  # nobody reads
                 self._line.say(f"{status} {text}".encode(errors="replace")[:60_000])
+
+
+def _in_a_thread(start: Callable[[], T], gone: threading.Event) -> T:
+    """What `start` returns, called in a thread that goes on until `gone`, since bubblewrap ends with its thread."""
+    found: Future[T] = Future()
+
+    def keep() -> None:
+        try:
+            found.set_result(start())
+        except BaseException as error:
+            found.set_exception(error)
+        else:
+            gone.wait()
+
+    threading.Thread(target=keep, name="sandbox", daemon=True).start()
+    try:
+        return found.result()
+    except BaseException:
+        gone.set()  # interrupted: what was started meanwhile ends with its thread
+        raise
 
 
 def require_system(system: str = "") -> None:
