@@ -343,7 +343,7 @@ def test_a_grid_that_does_not_fit_is_named(tmp_path, config_path, capsys):
     grid.write_text("config: [")
     assert f"{grid}, line 1 is not YAML" in complaint(capsys, *arguments)
     grid.write_text(f"config: {config_path}\ngrid: {{policy.epochs: 1}}")
-    assert complaint(capsys, *arguments) == f"'grid' in {grid} must give a list of values for every setting."
+    assert complaint(capsys, *arguments) == f"{grid}: 'grid.policy.epochs': input should be a valid list, got 1."
     grid.write_text(f"config: {config_path}\ngrid: {{policy.epoch: [1]}}")
     assert complaint(capsys, *arguments) == "unknown setting 'policy.epoch'; did you mean 'policy.epochs'?"
 

@@ -350,7 +350,7 @@ def test_what_needs_no_world_model_is_as_it_was_measured():
     rows = {row["arm"]: row for row in read_table(ROOT / "results" / "04_second_base.csv")}
     arms = ("truth_frozen", "truth", "imagine", "baseline")
     shares = [rows[arm][f"success, {where}"].partition("%")[0] for arm in arms for where in ("known", "new")]
-    told = "told the truth, a base without notes has {} / {}%, trained {} / {}, `imagine` {} / {}, DAPO {} / {}."
+    told = "told the truth, a base pretrained without has {} / {}%, trained {} / {}, `imagine` {} / {}, DAPO {} / {}."
     assert told.format(*shares) in said
     rows = [row for row in read_table(ROOT / "results" / "08_unaided.csv") if row["arm"] == "imagine"]
     known, new = (round(100 * float(row["without notes"])) for row in rows)

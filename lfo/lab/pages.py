@@ -35,8 +35,8 @@ FIGURES = {
     "04_curves": "success against sampled tasks",
 }
 CLAIMED = (
-    "Claims ([rule](docs/metrics.md#verdicts)); found: %, points or how many hold. `_frozen`: policy frozen.\n"
-    "Area: mean success over 320 tasks:\n"
+    "Claims ([rule](docs/metrics.md#verdicts)), and what was found, or how many hold (`_frozen`: policy frozen; area:\n"
+    "mean success over 320 tasks):\n"
 )
 KNOWN, NEW = "validation", "test"
 PLACES = {KNOWN: "known", NEW: "new"}  # companies
@@ -305,8 +305,9 @@ def _verdict(parts: Mapping[str, Mapping[str, str]]) -> str:
     if len(parts) == 1:
         (row,) = parts.values()
         factor, places = (1, 1) if "times fewer" in row["claim"] else (100, 0)
+        how = "{} [{}, {}]" if factor == 1 else "{}% [{}, {}]" if "%" in row["claim"] else "{} [{}, {}] points"
         found = [f"{factor * float(row[name]):.{places}f}" for name in ("value", "low", "high") if row[name]]
-        return f"**{row['verdict']}** ({'{} [{}, {}]'.format(*found) if found else 'never got there'})"
+        return f"**{row['verdict']}** ({how.format(*found) if found else 'never got there'})"
     refuted = [part for part, row in parts.items() if row["verdict"] == REFUTED]
     count = f"{verdicts.count(SUPPORTED)}/{len(verdicts)}"
     count += f"; refuted: {', '.join(refuted)}" if refuted else ""

@@ -18,19 +18,60 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent import futures
 from pathlib import Path
-from typing import Protocol
+from typing import Annotated, Any, Protocol
 
+from pydantic import Field
 from tqdm import tqdm
 
-from lfo.config import ConfigError, RunConfig, as_dict, build, flat, load_config, located, nested, read_yaml
+from lfo.config import (
+    ConfigError,
+    Count,
+    RunConfig,
+    as_dict,
+    build,
+    flat,
+    load_config,
+    located,
+    nested,
+    read_yaml,
+    settings,
+)
 from lfo.runs import RunFolder
 
 POLL_SECONDS = 1.0
-GRID_KEYS = {"config", "seeds", "worlds", "fixed", "grid", "arms"}
 RETRIES = 2  # of a run whose process, or machine, was lost; one that said why it ended is not tried again
+
+
+Numbers = Annotated[list[Count], Field(min_length=1)]
+
+
+@settings
+class Arm:
+    """What an arm of a grid has of its own beside settings."""
+
+    config: str | None = None
+    seeds: Numbers | None = None
+
+
+@settings
+class Grid:
+    """A grid file: see `read_grid`."""
+
+    config: str
+    seeds: Numbers = Field(default_factory=lambda: [0])
+    worlds: Numbers | None = None
+    fixed: dict[str, Any] = Field(default_factory=dict)
+    grid: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field(default_factory=dict)
+    arms: Annotated[dict[str, dict[str, Any] | None], Field(min_length=1)] | None = None
+
+    def __post_init__(self):
+        if "seed" in {*self.fixed, *self.grid}:
+            raise ConfigError("'seed' is given by `seeds`, a list.")
+        if self.worlds and not self.arms:
+            raise ConfigError("'worlds' are for `arms`; set env.world_seed in `grid`.")
 
 
 def read_grid(path: str | Path, out: str | Path) -> dict[Path, RunConfig]:
@@ -48,63 +89,53 @@ def read_grid(path: str | Path, out: str | Path) -> dict[Path, RunConfig]:
     path = located(path)
     if not path.exists():
         raise ConfigError(f"there is no grid {path}; configs/science.yaml is one.")
-    data = _grid(path)
-    grid = data.get("grid", {})
-    runs = {}
-    for values in itertools.product(*grid.values()):
-        settings = dict(zip(grid, values, strict=True))
-        label = ",".join(f"{name.rpartition('.')[2]}={value}" for name, value in settings.items())
-        if "arms" in data:
-            runs |= _arms(path, data, settings, Path(out) / label)
-        for seed in _seeds(path, data) if "arms" not in data else ():
-            config = load_config(data["config"], **data.get("fixed", {}) | settings, seed=seed)
+    data, runs = _grid(path), {}
+    for values in itertools.product(*data.grid.values()):
+        chosen = dict(zip(data.grid, values, strict=True))
+        label = ",".join(f"{name.rpartition('.')[2]}={value}" for name, value in chosen.items())
+        if data.arms:
+            runs |= _arms(path, data, chosen, Path(out) / label)
+        for seed in data.seeds if not data.arms else ():
+            config = load_config(data.config, **data.fixed | chosen, seed=seed)
             runs[Path(out) / f"{config.name},{label or 'run'},seed={seed}"] = config
     return runs
 
 
-def _grid(path: Path) -> dict:
-    """What a grid file says, but for keys with nothing behind them; `arms` is not looked into."""
+def _grid(path: Path) -> Grid:
+    """What a grid file says; keys with nothing behind them are left out, but for `arms`."""
     data = read_yaml(path.read_text(encoding="utf-8"), str(path))
-    if not isinstance(data, dict) or not set(data) <= GRID_KEYS or not isinstance(data.get("config"), str):
-        raise ConfigError(f"{path} must be a YAML file with a config and these keys: {', '.join(sorted(GRID_KEYS))}.")
-    data = {key: value for key, value in data.items() if value is not None or key == "arms"}
-    if not _is_settings(data.get("fixed", {})):
-        raise ConfigError(f"'fixed' in {path} must be a mapping of settings by their names.")
-    grid, worlds = data.get("grid", {}), data.get("worlds", [0])
-    if not _is_settings(grid) or not all(isinstance(values, list) for values in grid.values()):
-        raise ConfigError(f"'grid' in {path} must give a list of values for every setting.")
-    if not isinstance(worlds, list) or not worlds:
-        raise ConfigError(f"'worlds' in {path} must be a list of whole numbers, as in `worlds: [1, 2, 3]`.")
-    return data
+    keys = [field.name for field in dataclasses.fields(Grid)]
+    if not isinstance(data, dict) or not set(data) <= set(keys) or "config" not in data:
+        raise ConfigError(f"{path} must be a YAML file with these keys: {', '.join(sorted(keys))}.")
+    if "arms" in data and data["arms"] is None:
+        raise ConfigError(f"{path}: 'arms' must give every arm a mapping of settings.")
+    with _named(path):
+        return build(Grid, {key: value for key, value in data.items() if value is not None})
 
 
-def _is_settings(said) -> bool:
-    return isinstance(said, dict) and all(isinstance(name, str) for name in said)
+@contextlib.contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """What does not fit in there names the file."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
 
 
-def _arms(path: Path, data: dict, chosen: Mapping, out: Path) -> dict[Path, RunConfig]:
+def _arms(path: Path, data: Grid, chosen: Mapping, out: Path) -> dict[Path, RunConfig]:
     """chosen: one combination of the grid."""
-    arms, runs = data["arms"], {}
-    if not _is_settings(arms) or not all(_is_settings(own or {}) for own in arms.values()):
-        raise ConfigError(f"'arms' in {path} must give every arm a mapping of settings.")
-    seeds = {name: _seeds(path, data | (own or {})) for name, own in arms.items()}
+    arms, runs = {name: dict(own or {}) for name, own in data.arms.items()}, {}
+    with _named(path):
+        apart = {name: build(Arm, {k: own.pop(k, None) for k in ("config", "seeds")}) for name, own in arms.items()}
+    seeds = {name: one.seeds or data.seeds for name, one in apart.items()}
     everybody = sorted(set(itertools.chain(*seeds.values())))
-    for seed, world, (name, own) in itertools.product(everybody, data.get("worlds", [None]), arms.items()):
+    for seed, world, (name, own) in itertools.product(everybody, data.worlds or [None], arms.items()):
         if seed in seeds[name]:
-            settings = {"config": data["config"]} | data.get("fixed", {}) | chosen | (own or {})
-            settings |= {"name": name, "seed": seed} | ({} if world is None else {"env.world_seed": world})
+            whole = data.fixed | chosen | own | {"name": name, "seed": seed}
+            whole |= {} if world is None else {"env.world_seed": world}
             folder = f"seed{seed}" if world is None else f"world{world}-seed{seed}"
-            settings.pop("seeds", None)
-            runs[out / name / folder] = load_config(settings.pop("config"), **settings)
+            runs[out / name / folder] = load_config(apart[name].config or data.config, **whole)
     return runs
-
-
-def _seeds(path: Path, said: Mapping) -> list[int]:
-    """Those of a grid, or of an arm that has its own."""
-    seeds = said.get("seeds", [0])
-    if not isinstance(seeds, list) or not seeds:
-        raise ConfigError(f"'seeds' in {path} must be a list of whole numbers, as in `seeds: [0, 1, 2]`.")
-    return seeds
 
 
 def by_arm(folders: Iterable[str | Path], parts: int = 1) -> dict[str, list[Path]]:

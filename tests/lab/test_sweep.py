@@ -119,7 +119,7 @@ def test_an_arm_may_have_seeds_of_its_own(base_config, tmp_path):
 )
 def test_seeds_that_are_no_list_are_said(base_config, tmp_path, text):
     (tmp_path / "arms.yaml").write_text(f"config: {base_config[1]}\n{text}\n")
-    with pytest.raises(ConfigError, match=r"'seeds' in .* must be a list"):
+    with pytest.raises(ConfigError, match=r"arms\.yaml: 'seeds': .*list"):
         read_grid(tmp_path / "arms.yaml", "out")
 
 
@@ -178,31 +178,40 @@ def test_keys_with_nothing_behind_them_say_nothing(base_config, tmp_path):
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("fixed: [1]", "'fixed' in .* must be a mapping of settings by their names"),
-        ("fixed: {3: 4}", "'fixed' in .* must be a mapping of settings by their names"),
-        ("grid: {3: [4]}", "'grid' in .* must give a list of values for every setting"),
-        ("worlds: 3\narms: {a: }", "'worlds' in .* must be a list of whole numbers"),
-        ("worlds: []\narms: {a: }", "'worlds' in .* must be a list of whole numbers"),
-        ("arms: {3: {}}", "'arms' in .* must give every arm a mapping of settings"),
-        ("arms: {a: {3: 4}}", "'arms' in .* must give every arm a mapping of settings"),
+        ("fixed: [1]", "'fixed': input should be a valid dictionary"),
+        ("fixed: {3: 4}", "'fixed.*': input should be a valid string, got 3"),
+        ("fixed: {seed: 3}", "'seed' is given by `seeds`"),
+        ("grid: {seed: [0, 1]}", "'seed' is given by `seeds`"),
+        ("grid: {3: [4]}", "'grid.*': input should be a valid string, got 3"),
+        ("grid: {policy.epochs: []}", "'grid.policy.epochs': list should have at least 1 item"),
+        ("worlds: 3\narms: {a: }", "'worlds': input should be a valid list, got 3"),
+        ("worlds: []\narms: {a: }", "'worlds': list should have at least 1 item"),
+        ("worlds: [b]\narms: {a: }", "'worlds': input should be a valid integer, got 'b'"),
+        ("worlds: [1, 2]", "'worlds' are for `arms`"),
+        ("seeds: [1, b]\narms: {a: }", "'seeds': input should be a valid integer, got 'b'"),
+        ("arms: {}", "'arms': dictionary should have at least 1 item"),
+        ("arms: {3: {}}", "'arms.*': input should be a valid string, got 3"),
+        ("arms: {a: 0}", "'arms.a': input should be a valid dictionary, got 0"),
+        ("arms: {a: {3: 4}}", "'arms.a': input should be a valid string, got 3"),
+        ("arms: {a: {config: 3}}", "'config': input should be a valid string, got 3"),
     ],
 )
 def test_grids_that_do_not_fit_say_where(base_config, tmp_path, text, problem):
     (tmp_path / "grid.yaml").write_text(f"config: {base_config[1]}\n{text}\n")
-    with pytest.raises(ConfigError, match=problem):
+    with pytest.raises(ConfigError, match=rf"grid\.yaml: {problem}"):
         read_grid(tmp_path / "grid.yaml", "out")
 
 
 def test_a_grid_without_a_config_says_what_it_takes(tmp_path):
     (tmp_path / "grid.yaml").write_text("config:\narms: {a: }\n")
-    with pytest.raises(ConfigError, match="must be a YAML file with a config and these keys"):
+    with pytest.raises(ConfigError, match=r"grid\.yaml must be a YAML file with these keys|grid\.yaml: .*config"):
         read_grid(tmp_path / "grid.yaml", "out")
 
 
 @pytest.mark.parametrize("text", ["arms: [a, b]", "arms: {a: 3}", "arms:"])
 def test_arms_that_cannot_be_read_are_said(base_config, tmp_path, text):
     (tmp_path / "arms.yaml").write_text(f"config: {base_config[1]}\n{text}\n")
-    with pytest.raises(ConfigError, match=r"'arms' in .* must give every arm a mapping of settings"):
+    with pytest.raises(ConfigError, match=r"arms\.yaml: 'arms.*'(: input should be a valid dictionary| must give)"):
         read_grid(tmp_path / "arms.yaml", "out")
 
 

@@ -155,6 +155,29 @@ def test_it_outlives_the_thread_that_began_it():
 
 
 @needs_sandbox
+def test_a_child_of_this_process_begins_its_own(box):
+    reads, writes = os.pipe()
+    child = os.fork()
+    if not child:
+        with contextlib.suppress(BaseException), Sandbox(SMALL) as own:
+            os.write(writes, own.run("echo x").output.encode())
+        os._exit(0)
+    os.close(writes)
+    assert os.waitpid(child, 0)[1] == 0 and os.read(reads, 9) == b"x\n"
+    os.close(reads)
+
+
+@needs_sandbox
+def test_one_that_cannot_be_begun_says_so_to_whoever_asked(monkeypatch):
+    def fails(*_):
+        raise SandboxError("no room")
+
+    monkeypatch.setattr(bubblewrap, "start", fails)
+    with pytest.raises(SandboxError, match="no room"):
+        Sandbox(SMALL)
+
+
+@needs_sandbox
 def test_an_ended_sandbox_says_so(box):
     box.close()
     box.close()
