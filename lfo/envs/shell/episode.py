@@ -140,8 +140,8 @@ class ShellEpisode:
 
 
 def observed(ran: Ran, rules: Rules = AS_DECIDED, limits: Limits = AS_USUAL) -> str:
-    """A command's output as the agent reads it."""
-    said = ran.output.rstrip("\n")
+    """A command's output as the agent reads it; tags that end messages (``<|/obs|>``, ``<|im_end|>``) are broken up."""
+    said = ran.output.rstrip("\n").replace("<|", "< |")
     cut = len(said) > rules.output or ran.ended == "output"
     late = LATE.format(seconds=limits.seconds) if ran.ended == "time" else ""
     return (f"{SAID}{said[: rules.output]}{CUT if cut else ''}" if said else EMPTY) + late
