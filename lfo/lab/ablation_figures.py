@@ -95,7 +95,7 @@ def dose_response(runs: Runs) -> plt.Figure:
                 ax.plot(median.index, median, color=colour, lw=2, label=f"{coupling} ({seeds_of(one)})")
             ax.set_xscale("symlog", linthresh=LINEAR_BELOW)
             ax.set(title=title)
-            ax.yaxis.set_major_formatter(PercentFormatter(1))
+            ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
         row[0].set_ylabel(name)
     ticks = sorted(set(table["lam"]))
     for ax in axes[1]:
@@ -120,6 +120,6 @@ def section_figure(runs: Runs) -> plt.Figure:
         ax.set_xticks(range(len(study.arms)), study.arms, rotation=30, ha="right")
         ax.grid(axis="x", visible=False)
         ax.set(title=title)
-        ax.yaxis.set_major_formatter(PercentFormatter(1))
-    axes[0].set_ylabel("area (dots: runs; bar: median, 95%)")
+        ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    axes[0].set_ylabel("area (dots: runs; bar: 95%)")
     return fig
