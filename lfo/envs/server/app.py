@@ -38,7 +38,7 @@ def require_server() -> None:
 def open_sessions(config: EnvConfig, seconds: float, most: int) -> Sessions:
     """Sessions over the environment of a run, wherever that would have its episodes played."""
     here = dataclasses.replace(config, server="")
-    facts = {"version": __version__, "environment": as_dict(here)}
+    facts = {"version": wire.VERSION, "environment": as_dict(here)}
     return Sessions(lambda **options: make_environment(here, **options), seconds, most, facts)
 
 

@@ -23,7 +23,6 @@ from typing import TypeVar
 import httpx
 from pydantic import JsonValue, ValidationError
 
-from lfo import __version__
 from lfo.config import ConfigError, EnvConfig, as_dict
 from lfo.envs import make_environment
 from lfo.envs.base import require_open
@@ -172,9 +171,9 @@ class RemoteEnvironment:
         own = dataclasses.replace(config, server="")
         self._here, self._options = make_environment(own, **options), options
         self._server = server or TaskServer(config.server)
-        if (version := self._server.attribute("version")) != __version__:
+        if (version := self._server.attribute("version")) != wire.VERSION:
             raise ConfigError(
-                f"the task server {self._server.url} is lfo {version}, and this is lfo {__version__}; install the same"
+                f"the task server {self._server.url} is lfo {version}, and this is lfo {wire.VERSION}; install the same"
                 " version in both places."
             )
         theirs, mine = self._server.attribute("environment"), as_dict(own)

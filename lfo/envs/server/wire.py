@@ -10,9 +10,11 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
+from lfo import __version__
 from lfo.types import Action, Outcome, StopReason
 
 PREFIX = "/api"
+VERSION = f"{__version__} (protocol 2)"  # raised whenever a body changes: 2 says the action as it was recorded
 TOKEN = "LFO_TASK_TOKEN"  # the environment variable that holds it, on both sides
 GONE = 410  # HTTP: there is no such session (any more)
 FULL = 503  # HTTP: there are as many sessions as may be
