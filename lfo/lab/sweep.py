@@ -65,7 +65,7 @@ class Grid:
     worlds: Numbers | None = None
     fixed: dict[str, Any] = Field(default_factory=dict)
     grid: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field(default_factory=dict)
-    arms: Annotated[dict[str, dict[str, Any] | None], Field(min_length=1)] | None = None
+    arms: Annotated[dict[str, dict[str, Any] | None], Field(min_length=1)] = Field(default_factory=dict)
 
     def __post_init__(self):
         if "seed" in {*self.fixed, *self.grid}:
@@ -102,15 +102,13 @@ def read_grid(path: str | Path, out: str | Path) -> dict[Path, RunConfig]:
 
 
 def _grid(path: Path) -> Grid:
-    """What a grid file says; keys with nothing behind them are left out, but for `arms`."""
+    """What a grid file says; keys with nothing behind them are left out, but for `arms`, which must have some."""
     data = read_yaml(path.read_text(encoding="utf-8"), str(path))
     keys = [field.name for field in dataclasses.fields(Grid)]
-    if not isinstance(data, dict) or not set(data) <= set(keys) or "config" not in data:
+    if not isinstance(data, dict) or not set(data) <= set(keys) or not data.get("config"):
         raise ConfigError(f"{path} must be a YAML file with these keys: {', '.join(sorted(keys))}.")
-    if "arms" in data and data["arms"] is None:
-        raise ConfigError(f"{path}: 'arms' must give every arm a mapping of settings.")
     with _named(path):
-        return build(Grid, {key: value for key, value in data.items() if value is not None})
+        return build(Grid, {key: value for key, value in data.items() if value is not None or key == "arms"})
 
 
 @contextlib.contextmanager

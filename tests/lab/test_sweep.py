@@ -204,14 +204,14 @@ def test_grids_that_do_not_fit_say_where(base_config, tmp_path, text, problem):
 
 def test_a_grid_without_a_config_says_what_it_takes(tmp_path):
     (tmp_path / "grid.yaml").write_text("config:\narms: {a: }\n")
-    with pytest.raises(ConfigError, match=r"grid\.yaml must be a YAML file with these keys|grid\.yaml: .*config"):
+    with pytest.raises(ConfigError, match=r"grid\.yaml must be a YAML file with these keys: arms, config,"):
         read_grid(tmp_path / "grid.yaml", "out")
 
 
 @pytest.mark.parametrize("text", ["arms: [a, b]", "arms: {a: 3}", "arms:"])
 def test_arms_that_cannot_be_read_are_said(base_config, tmp_path, text):
     (tmp_path / "arms.yaml").write_text(f"config: {base_config[1]}\n{text}\n")
-    with pytest.raises(ConfigError, match=r"arms\.yaml: 'arms.*'(: input should be a valid dictionary| must give)"):
+    with pytest.raises(ConfigError, match=r"arms\.yaml: 'arms.*': input should be a valid dictionary"):
         read_grid(tmp_path / "arms.yaml", "out")
 
 
