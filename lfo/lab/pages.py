@@ -122,6 +122,9 @@ TABLES = {
     "04_backoff_verdicts": "### A table that speaks of later calls\n\n"
     "Of calls after somebody has served scouts hear nothing, and `table` is silent; `backoff` says of one what it\n"
     "would if nobody had. Claims written when all others had been judged, before it was run:",
+    "04_imitation_verdicts": "### A baseline that imitates its successes as well\n\n"
+    "`baseline_imitate` has what was third in tuning on top of what the baseline has. Claims written when two tuning\n"
+    "worlds had shown that it may be stronger, before it was run in these:",
     "04_six": "### Six kinds of circumstances\n\n"
     "Success where requests combine six kinds, policies frozen ([six.yaml](../configs/six.yaml)):",
     "04_six_verdicts": "### Claims about six kinds of circumstances\n\n"
