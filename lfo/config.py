@@ -36,11 +36,12 @@ def _no_bool(value):
 Flag = Annotated[bool, Field(strict=True)]
 Count = Annotated[int, Field(strict=True, ge=0)]
 Positive = Annotated[int, Field(strict=True, ge=1)]
-Level = Annotated[int, Field(ge=1, le=5)]
+Level = Annotated[int, Field(strict=True, ge=1, le=5)]
 # YAML reads 1e-3, without a dot, as text: pydantic makes a number of it.
 Weight = Annotated[float, BeforeValidator(_no_bool), Field(ge=0, allow_inf_nan=False)]
 Above0 = Annotated[float, BeforeValidator(_no_bool), Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, BeforeValidator(_no_bool), Field(ge=0, le=1)]
+Reward = Annotated[float, BeforeValidator(_no_bool), Field(allow_inf_nan=False)]
 Splits = tuple[Literal["train", "validation", "test"], ...]
 
 COUPLINGS = "none shared echo stacked imagine imagine_memory dream memory truth cloning".split()
@@ -60,7 +61,7 @@ class EnvConfig:
     max_turns: Positive | None = None  # agent actions; None: what the environment decides (phone 16, shell 5)
     values: Literal["literal", "reference"] = "literal"  # reference: personal data is handed over as @email
     reward: Literal["binary", "shaped"] = "binary"  # what the policy trains on; figures always report binary success
-    rewards: tuple[float, float, float] = (1.0, -0.5, 0.0)  # shell: of a correct, an incorrect and an unknown end
+    rewards: tuple[Reward, Reward, Reward] = (1.0, -0.5, 0.0)  # shell: of a correct, an incorrect and an unknown end
     sandbox: str = ""  # shell: "" this machine's /usr by bubblewrap; a folder of `lfo shell root`; docker:IMAGE
     server: str = ""  # address of a task server (`lfo task-server`) that plays the episodes; "": in this process
 
@@ -213,13 +214,12 @@ class RolloutConfig:
     max_action_tokens: Positive = 96
     max_tokens: Positive = 1_024  # budget of a trajectory, everything included
     engine: str = "torch"  # torch | vllm (in the learner's process) | addresses of vLLM servers, see `lfo serve`
-    gpu_memory: Annotated[float, Field(gt=0, le=1)] = 0.4  # engine "vllm": share of the GPU's memory
+    gpu_memory: Annotated[Above0, Field(le=1)] = 0.4  # engine "vllm": share of the GPU's memory
     # the next step's rollouts are sampled while the learner learns, one version behind; needs policy.tis_cap
     asynchronous: Flag = False
 
     def __post_init__(self):
-        bad = [url for url in self.servers if not url.startswith(("http://", "https://"))]
-        if self.engine not in ("torch", "vllm") and bad:
+        if not all(url.startswith(("http://", "https://")) for url in self.servers):
             raise ConfigError(f"rollout.engine is '{self.engine}'; choose torch, vllm, or http://127.0.0.1:8010,...")
         if self.asynchronous and self.engine == "vllm":
             raise ConfigError(
@@ -441,10 +441,9 @@ RENAMED = {
     "world_model.disguise": "world_model.anonymise",
     "world_model.ema": "world_model.decay",
 }
+_PHONE_RULE = "it is a rule of the phone world (lfo/envs/phone/episode.py, Rules)"
 GONE = {
-    "env.max_malformed": "it is a rule of the phone world (lfo/envs/phone/episode.py, Rules)",
-    "env.slack": "it is a rule of the phone world (lfo/envs/phone/episode.py, Rules)",
-    "env.form_after_call": "it is a rule of the phone world (lfo/envs/phone/episode.py, Rules)",
+    **dict.fromkeys(("env.max_malformed", "env.slack", "env.form_after_call"), _PHONE_RULE),
     "model.alpha": "alpha is always twice model.rank",
     "model.chat_template": "name the template file in model.dialect",
     "model.thinking": "models do not think before they act",

@@ -460,15 +460,13 @@ def train(
     run = Run(config, folder, env, device)
     if not run.begin():
         return run.folder.path
-    main = distributed.first()
-    bar = tqdm(
-        total=config.task_budget, initial=run.tasks_seen, unit="task", desc=config.name, disable=not (progress and main)
-    )
+    hidden = not (progress and distributed.first())
+    bar = tqdm(total=config.task_budget, initial=run.tasks_seen, unit="task", desc=config.name, disable=hidden)
     with _interruptible() as interrupted, bar:
         stop = _go(run, bar, interrupted, after)
         path = run.save()
     if stop:
-        if main:
+        if distributed.first():
             print(f"interrupted: saved {path}; start the same command again to go on from there.", file=sys.stderr)
         raise KeyboardInterrupt
     return run.folder.path
@@ -537,9 +535,8 @@ def _of_dreams(rows: Sequence[Rollout]) -> dict[str, float]:
 
 def _evaluation_due(run: Run) -> bool:
     """At the start, whenever another `eval_every` tasks were passed, and at the end."""
-    if run.evaluated_at < 0 or (run.done and run.evaluated_at < run.tasks_seen):
-        return True
-    return run.tasks_seen // run.config.eval_every > run.evaluated_at // run.config.eval_every
+    passed = run.tasks_seen // run.config.eval_every > run.evaluated_at // run.config.eval_every  # -1 // n is -1
+    return passed or (run.done and run.evaluated_at < run.tasks_seen)
 
 
 @contextlib.contextmanager
@@ -552,16 +549,13 @@ def _interruptible() -> Iterator[list]:
             raise KeyboardInterrupt  # a second Ctrl-C does not wait; others send their own signals after the first
         received.append(number)
 
-    signals = (signal.SIGINT, signal.SIGTERM)
-    try:
-        previous = [signal.signal(s, note) for s in signals]
-    except ValueError:  # not the main thread: nothing to catch
-        yield received
-        return
+    previous = {}
+    with contextlib.suppress(ValueError):  # not the main thread: nothing to catch
+        previous = {s: signal.signal(s, note) for s in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield received
     finally:
-        for s, handler in zip(signals, previous, strict=True):
+        for s, handler in previous.items():
             signal.signal(s, handler)
 
 

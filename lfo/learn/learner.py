@@ -401,9 +401,7 @@ class Learner:
 
 def _without_ratio(tokens: PolicyTokens, how: Sequence[str], now: torch.Tensor, sampled: torch.Tensor) -> None:
     """Where there is no ratio, or it is a capped weight, the old policy is the present one. now, sampled: (N,)."""
-    kept, capped = (
-        torch.tensor([way == kind for way in how], dtype=torch.bool, device=now.device) for kind in ("ratio", "capped")
-    )
+    kept, capped = (now.new_tensor([way == kind for way in how], dtype=torch.bool) for kind in ("ratio", "capped"))
     weights = torch.ones_like(now) if tokens.weights is None else tokens.weights
     tokens.weights = torch.where(kept, weights, torch.where(capped, tis_weights(now, sampled, CAP), 1.0))
     tokens.old_logprobs = torch.where(kept, tokens.old_logprobs, now)

@@ -263,7 +263,9 @@ class Ppo:
         if not played:
             return []
         if values is None:
-            baseline = self._baseline([row.outcome.reward for row in played])
+            mean = sum(row.outcome.reward for row in played) / len(played)
+            baseline = self.state.get("baseline", mean)  # before these rewards; of the first ones, their own mean
+            self.state["baseline"] = REMEMBERED * baseline + (1 - REMEMBERED) * mean
             return [_assigned(row, [row.outcome.reward - baseline] * len(actions(row.roles))) for row in played]
         estimates = [self._estimate(row.outcome.reward, told) for row, told in zip(played, values, strict=True)]
         returns = [[a + v for a, v in zip(*one, strict=True)] for one in zip(estimates, values, strict=True)]
@@ -272,13 +274,6 @@ class Ppo:
     def _estimate(self, reward: float, values: Sequence[float]) -> list[float]:
         """The advantages of a rollout's action tokens, by their values."""
         return gae([0.0] * (len(values) - 1) + [reward] * bool(values), values, self.ppo.gamma, self.ppo.gae_lambda)
-
-    def _baseline(self, rewards: Sequence[float]) -> float:
-        """The running mean before these rewards, which move it; of the first ones, their own mean."""
-        mean = sum(rewards) / len(rewards)
-        baseline = self.state.get("baseline", mean)
-        self.state["baseline"] = REMEMBERED * baseline + (1 - REMEMBERED) * mean
-        return baseline
 
     def loss(self, scores: Scores, batch: PolicyTokens) -> LossSum:
         """The clipped surrogate, plus `ppo.value_weight` times the value loss where values are told.

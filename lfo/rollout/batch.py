@@ -133,8 +133,7 @@ class Batch:
 
     def _row(self, session: Hashable | None) -> Row | None:
         """The session's row, a free one, a new one, or that of the session that is idle for longest; or None."""
-        if session is not None and session in self.kept:
-            row = self.kept[session]
+        if row := self.kept.get(session):
             return None if row.request else row
         idle = [row for row in self.rows if not row.request]
         row = min(idle, key=lambda row: (row.session is not None, row.used), default=None)

@@ -123,10 +123,8 @@ class Decoder:
         self.embedding, self.head = model.model.embed_tokens.weight.detach(), _Linear.fused(model.lm_head)
         self.rotary, self.table = model.model.rotary_emb, torch.empty(0)
         self.scale = _scale(model.model.norm.weight)
-        self.floor, self.head_floor = (
-            torch.tensor(math.sqrt(config.rms_norm_eps * size), device=self.device)
-            for size in (config.hidden_size, self.head_dim)
-        )
+        floors = [math.sqrt(config.rms_norm_eps * size) for size in (config.hidden_size, self.head_dim)]
+        self.floor, self.head_floor = (torch.tensor(floor, device=self.device) for floor in floors)
         self.layers = [self._layer(layer) for layer in model.model.layers]
 
     def cache(self) -> KvCache:
@@ -161,13 +159,12 @@ class Decoder:
         """Head by head: the first of each half, the second of each half, ... (transformers turns halves)."""
         return numbers.reshape(-1, 2, self.head_dim // 2).transpose(1, 2).flatten()
 
-    def _turns(self, length: int) -> torch.Tensor:
-        """Complex numbers (length, 1, head_dim / 2) that queries and keys at these positions are multiplied with."""
+    def _turns(self, length: int) -> None:
+        """Make the table: complex numbers (length, 1, head_dim / 2) that queries and keys there are multiplied with."""
         if len(self.table) < length:
             cos, sin = self.rotary(self.embedding[:1], torch.arange(length, device=self.device).unsqueeze(0))
             half = self.head_dim // 2
             self.table = torch.complex(cos[0, :, :half].float(), sin[0, :, :half].float()).unsqueeze(1)
-        return self.table
 
     # --- one step ------------------------------------------------------------------------------
 
@@ -263,6 +260,5 @@ class Decoder:
 
     def _attend(self, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor):
         """queries (rows * key heads, Q, D); keys and values (rows, key heads, T, D). A head's group shares its keys."""
-        scale = self.head_dim**-0.5
-        scores = torch.baddbmm(mask, queries, keys.flatten(0, 1).transpose(1, 2), alpha=scale)
+        scores = torch.baddbmm(mask, queries, keys.flatten(0, 1).transpose(1, 2), alpha=self.head_dim**-0.5)
         return torch.bmm(scores.softmax(-1), values.flatten(0, 1))

@@ -48,10 +48,6 @@ class Row:
         self.roles += [int(role)] * len(ids)
         self.logprobs += logprobs if logprobs is not None else [0.0] * len(ids)
 
-    def open(self) -> None:
-        """Open the next action: that belongs to what stands before it, the prompt or an observation."""
-        self.add(self.codec.opener, Role.OBSERVATION if self.episode.turns else Role.PROMPT)
-
     def take(self, action: Action, budget: int) -> None:
         """Take an action to the environment and append what it answers."""
         observation = self.episode.step(action)
@@ -85,7 +81,8 @@ def script(row: Row, coupling: Coupling, rollout: RolloutConfig) -> Script:
         yield from coupling.before_turn(row)
         if row.episode.stop is not None:
             return
-        row.open()
+        # what opens an action belongs to what stands before it: the prompt, or an observation
+        row.add(row.codec.opener, Role.OBSERVATION if row.episode.turns else Role.PROMPT)
         seed = derive_seed(derive_seed(row.seed, len(row.episode.turns)), row.number, 0)
         limit, end = rollout.max_action_tokens, row.codec.end_id
         asked = Prompt(list(row.tokens), row.actor, limit, end, rollout.temperature, seed, row.number)
@@ -179,7 +176,8 @@ class _Table:
         with contextlib.ExitStack() as last:
             for row, _, _ in self.rows.values():
                 last.callback(row.episode.close)
-                self.engine.end_session(row.number)
+            for number in self.rows:
+                self.engine.end_session(number)
             with contextlib.suppress(Exception):  # the engine itself may have failed
                 while self.asked and (done := self.engine.ready()):
                     for ticket, _ in done:

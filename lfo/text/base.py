@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import re
 import time
+import timeit
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -39,11 +40,10 @@ def require_base(path: str | Path) -> Path:
         ConfigError: a .gguf file is named and the package that reads it is missing.
     """
     path = located(path)
-    if path.suffix == ".gguf" and path.is_file():
-        if not is_gguf_available():
-            raise ConfigError(f"to read '{path}', install the package gguf: pip install -e '.[cpu,gguf]'.")
-        return path
-    if (path / "config.json").exists() or _on_the_hub(path):
+    is_gguf = path.suffix == ".gguf" and path.is_file()
+    if is_gguf and not is_gguf_available():
+        raise ConfigError(f"to read '{path}', install the package gguf: pip install -e '.[cpu,gguf]'.")
+    if is_gguf or (path / "config.json").exists() or _on_the_hub(path):
         return path
     raise FileNotFoundError(
         f"no base model in '{path}'; make the embedded one with `make base` (others: `make help`), or set model.base "
@@ -122,10 +122,6 @@ def bf16_pays(device: str | torch.device = "cpu") -> bool:
 def fastest(*contenders: Callable[[], None], rounds: int = 10) -> list[float]:
     """Seconds of processor time of each one's fastest round; rounds are in turn, after one that warms up."""
 
-    def seconds(work: Callable[[], None]) -> float:
-        began = time.process_time()
-        work()
-        return time.process_time() - began
-
-    spent = [[seconds(work) for work in contenders] for _ in range(rounds + 1)]
+    clock = time.process_time
+    spent = [[timeit.timeit(work, timer=clock, number=1) for work in contenders] for _ in range(rounds + 1)]
     return [min(each) for each in zip(*spent[1:], strict=True)]

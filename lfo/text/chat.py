@@ -56,7 +56,7 @@ class ChatCodec(Codec):
                 " name a template file that does in model.dialect, e.g. configs/chatml_tools.jinja."
             )
         self._opened = self._render(self._conversation("."), opened=True)
-        self._opener = self.encode(_without(self._opened, start))
+        self.opener = self.encode(_without(self._opened, start))  # with an empty thinking block
         self.end_id = self.encode(_after(self._render(self._conversation(".", said=_SAID)), _SAID))[0]
         if self.end_id not in tokenizer.added_tokens_decoder:
             raise TokenizerError("the chat template does not end a message of the assistant with a token of its own.")
@@ -76,12 +76,8 @@ class ChatCodec(Codec):
 
     def _conversation(self, request: str, said: str | None = None, told: str | None = None) -> list[dict]:
         """The first messages, up to the assistant's first (`said`) or the first answer of a tool (`told`)."""
-        messages = [{"role": "system", "content": self.env.system}, {"role": "user", "content": request}]
-        if said is not None:
-            messages.append({"role": "assistant", "content": said})
-        if told is not None:
-            messages.append({"role": "tool", "content": told})
-        return messages
+        texts = {"system": self.env.system, "user": request, "assistant": said, "tool": told}
+        return [{"role": role, "content": text} for role, text in texts.items() if text is not None]
 
     def _render(self, messages: list[dict], opened: bool = False, tools: bool = True) -> str:
         """The template's text; `opened`: with the header of the assistant's next message."""
@@ -98,11 +94,6 @@ class ChatCodec(Codec):
 
     def prompt(self, request: str) -> list[int]:
         return self.encode(self._render(self._conversation(request)))
-
-    @property
-    def opener(self) -> list[int]:
-        """The header of the assistant's message, and an empty thinking block."""
-        return list(self._opener)
 
     def observation(self, text: str) -> list[int]:
         """What follows the assistant's closing token: the tool's message."""

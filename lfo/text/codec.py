@@ -57,6 +57,7 @@ class Codec:
         self._ids = ids
         self.pad_id, self.end_id = ids["<|pad|>"], ids["<|end|>"]
         self.reply_end_id = ids["<|/obs|>" if in_passing else "<|/csr|>"]
+        self.opener = [ids["<|tool|>"]]
 
     def encode(self, text: str) -> list[int]:
         return self.tokenizer.encode(text, add_special_tokens=False)
@@ -69,10 +70,6 @@ class Codec:
     def prompt(self, request: str) -> list[int]:
         """The task, with the first action not yet opened."""
         return self.encode(f"<|task|>{request}<|/task|>")
-
-    @property
-    def opener(self) -> list[int]:
-        return [self._ids["<|tool|>"]]
 
     def observation(self, text: str) -> list[int]:
         return self.encode(f"<|obs|>{text}<|/obs|>")

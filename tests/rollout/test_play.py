@@ -371,6 +371,17 @@ def test_an_engine_that_fails_leaves_no_episode_open(toy):
     assert sorted(engine.ended) == [0, 1, 2]
 
 
+def test_an_engine_that_fails_to_end_a_session_leaves_no_episode_open(toy):
+    class Broken(Scripted):
+        def end_session(self, session):
+            raise RuntimeError("no such session")
+
+    engine = Broken(toy, lambda text, prompt: say(2))
+    with pytest.raises(RuntimeError, match="no such session"):
+        play(engine, toy, [[tries(3)]], Plain(BOTH), RolloutConfig(), 0)
+    assert [episode.closed for episode in toy.env.made] == [True] * 3
+
+
 def test_episodes_are_closed_where_another_cannot_begin_or_tell_how_it_went(toy, monkeypatch):
     def play_three():
         play(Scripted(toy, lambda text, prompt: say(2)), toy, [[tries(3)]], Plain(BOTH), RolloutConfig(), 0)
