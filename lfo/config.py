@@ -144,6 +144,7 @@ class WorldModelConfig:
     decay: Share = 0.95  # of the running average of an adapter of its own, which is published; per update
     members: Positive = 1  # world models, each with replays of its own; `imagine` and `imagine_memory` only, as:
     votes: Positive = 1  # replies of each to a question, all but one sampled; noted is what most of all replies mean
+    reads: Count = 0  # calls like the one in question, with their replies, that it reads before; those two only, too
     shuffle: Flag = False  # placebo: calls are learned with the replies of other tasks' calls
     dream_agreement: Share = 1.0  # share of the imagined replies to a dreamt call that must say success; `dream` only
     # who makes notes of what was heard; `memory` only
@@ -159,6 +160,8 @@ class WorldModelConfig:
             raise ConfigError("world_model.shuffle deals out phone replies: set world_model.predict to 'phone'.")
         if self.context_distillation and self.coupling not in ("imagine", "imagine_memory", "memory", "truth"):
             raise ConfigError("world_model.context_distillation is about notes: set coupling 'imagine'.")
+        if self.reads and (self.shuffle or self.coupling not in ("imagine", "imagine_memory")):
+            raise ConfigError("world_model.reads is for notes: set coupling 'imagine', and no shuffle.")
         if self.curiosity and (self.shuffle or self.coupling in ("memory", "truth", "cloning")):
             raise ConfigError("world_model.curiosity asks who learned the replies: set coupling 'imagine', no shuffle.")
         if self.members * self.votes > 1 and (self.curiosity or self.coupling not in ("imagine", "imagine_memory")):

@@ -16,6 +16,7 @@ from lfo.config import RolloutConfig, RunConfig, derive_seed
 from lfo.couplings import alone
 from lfo.couplings.imagine import ballot
 from lfo.couplings.memory import usual
+from lfo.couplings.noted import as_read
 from lfo.proportions import wilson
 from lfo.protocols import Coupling, Engine, Question
 from lfo.rollout.engine import complete
@@ -104,7 +105,7 @@ def inspect_replies(engine: Engine, codec: Codec, examples: Sequence[Example], c
     (`Knowledge.meaning`); wording does not count.
     """
     knowledge = codec.env.knowledge
-    texts = predict_replies(engine, codec, [e.encoded.prompt for e in examples], coupling)
+    texts = predict_replies(engine, codec, [as_read(e, codec, coupling).prompt for e in examples], coupling)
     return [
         {
             "task_id": example.task_id,
@@ -155,7 +156,7 @@ def answers(engine: Engine, codec: Codec, coupling: Coupling, asked: Sequence[Qu
     """What the world model, or a memory, says would be answered."""
     if coupling.recall:
         return coupling.recall(asked)
-    return predict_replies(engine, codec, [codec.question(question) for question in asked], coupling)
+    return predict_replies(engine, codec, [codec.question(coupling.informed(one)) for one in asked], coupling)
 
 
 # --- a whole evaluation ----------------------------------------------------------------------

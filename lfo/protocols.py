@@ -265,6 +265,9 @@ class Coupling(Protocol):
     def hear(self, examples: Sequence[Example]) -> None:
         """What was answered to the calls of a step; after a resume, of all steps so far."""
 
+    def informed(self, question: Question, but: str = "") -> Question:
+        """The question as its world model is asked it; but: a task of which it must not be told."""
+
     def practice(self, step: int, tasks_seen: int) -> list[list[list[Attempt]]]:
         """Groups (each in waves) to be played besides the sampled ones, for the policy alone."""
 

@@ -28,6 +28,7 @@ from tqdm import tqdm
 from lfo import distributed
 from lfo.config import ConfigError, RunConfig, derive_seed
 from lfo.couplings import make_coupling
+from lfo.couplings.noted import as_read
 from lfo.envs import make_environment
 from lfo.evaluate import evaluation_rows, means
 from lfo.learn.learner import Learner
@@ -313,7 +314,7 @@ class Run:
             seed, learns = derive_seed(c.seed, "joint", self.step, i), updates and i < len(passes)
             again = self.successes.draw(c.rollout.group_size, derive_seed(seed, "imitate")) if learns else []
             samples = self.learner.taught(part) + [imitated(row, c.policy.imitate) for row in again]
-            share = [example.encoded for example in examples[i::count]] if i < count else []
+            share = [as_read(e, self.codec, self.coupling) for e in examples[i::count]] if i < count else []
             if samples or share:
                 yield self.learner.update(samples, share, factor, seed)
 
@@ -348,7 +349,7 @@ class Run:
                 request, past, call = self.env.knowledge.anonymise(example, rng)
                 out.append(self.codec.encoded(Question(request, tuple(past), call), example.reply))
             else:
-                out.append(example.encoded)
+                out.append(as_read(example, self.codec, self.coupling))
         return out
 
     def _corrected(self, seed: int) -> list[Sample]:
@@ -410,8 +411,7 @@ class Run:
         Raises:
             CheckpointError: the folder belongs to a run with another config.
         """
-        found = self.folder.load(self.config)
-        if found is None:
+        if (found := self.folder.load(self.config)) is None:
             return False
         state, examples = found
         self.learner.load_state(state["learner"])

@@ -170,11 +170,15 @@ class Encoded(Record):
 
 @dataclasses.dataclass(frozen=True)
 class Question(Record):
-    """What a world model is asked: what would be answered to `call` after these turns?"""
+    """What a world model is asked: what would be answered to `call` after these turns?
+
+    similar: what it reads before, of calls that were answered (`world_model.reads`).
+    """
 
     request: str
     turns: tuple[Turn, ...]
     call: Call
+    similar: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -154,12 +154,12 @@ def named_in(data: dict) -> set[str]:
     return names
 
 
-def test_there_are_at_most_86_settings_and_each_is_used_by_a_shipped_config():
+def test_there_are_at_most_87_settings_and_each_is_used_by_a_shipped_config():
     """60, one more since the baseline has what others make DAPO stronger with (a bonus, a penalty, imitation), the
     twelve of feedback, a method of its own, one for the rewards of a shell, the six of PPO, one for where episodes are
-    played, one for the system that a shell runs on, one for who is told, and three for what world models know: how many
-    there are, how many votes they have, and how long the average of their weights is."""
-    assert len(dotted_names()) <= 86
+    played, one for the system that a shell runs on, one for who is told, and four for what world models know: how many
+    there are, how many votes they have, how long the average of their weights is, and what they read."""
+    assert len(dotted_names()) <= 87
     used = set().union(*(named_in(data) for data in SHIPPED.values()))
     assert dotted_names() - used == set()
 
@@ -249,6 +249,11 @@ def test_what_a_config_names_is_found():
             "'world_model.recall': input should be 'table', 'backoff', 'nearest', 'vote', 'linear'",
         ),
         ("world_model: {coupling: dream, members: 2}", "world_model.members and votes are for notes: set coupling"),
+        ("world_model: {coupling: dream, reads: 2}", "world_model.reads is for notes: set coupling 'imagine'"),
+        (
+            "world_model: {reads: 2, shuffle: true}",
+            "world_model.reads is for notes: set coupling 'imagine', and no shuffle",
+        ),
         ("world_model: {votes: 3, curiosity: 0.5}", "set coupling 'imagine', and no curiosity"),
         ("{feedback: {source: imagined}, world_model: {members: 2}}", "'imagined' asks one world model for one reply"),
         ("world_model: {unsure_below: 2}", "'world_model.unsure_below': input should be less than or equal to 1"),

@@ -23,6 +23,7 @@ from scripted import Scripted
 
 import lfo.envs.phone.csr as csr
 from lfo.config import RunConfig, as_dict, build
+from lfo.couplings.memory import Nearest
 from lfo.envs.base import written
 from lfo.envs.phone import PhoneEnvironment, Rules, generate_world
 from lfo.envs.phone.phrasings import requested_fields
@@ -581,6 +582,31 @@ def test_an_ensemble_learns_apart_and_survives_a_kill(config, tmp_path, bills, m
     assert steps[0]["trained_tokens"] > one[0]["trained_tokens"]
     assert load_player(whole, bills).coupling.layout.listeners == (WORLD_MODEL, f"{WORLD_MODEL}_2")
     assert {row["kind"] for row in metrics_of(whole)} >= {"reply", "rules"} and alone.keys() == {POLICY, WORLD_MODEL}
+
+
+def test_what_a_world_model_reads_survives_a_kill(config, tmp_path, bills, monkeypatch):
+    """It learns as it is asked, after similar calls, of which none is of the same task."""
+    learned, found, replay, similar = [], [], Learner.replay, Nearest.similar
+
+    def finds(self, question, but=""):
+        found.append((but, [example.task_id for example in similar(self, question, but)]))
+        return similar(self, question, but)
+
+    monkeypatch.setattr(Learner, "replay", lambda *args: learned.append(args[1]) or replay(*args))
+    monkeypatch.setattr(Nearest, "similar", finds)
+    reading = {"world_model.coupling": "imagine", "world_model.scouts": 1, "world_model.reads": 3}
+    settings, whole, killed = config(**(STEPS | reading)), tmp_path / "whole", tmp_path / "killed"
+    run = Run(settings, whole, bills)
+    run_through(run)
+    texts = [run.codec.decode(encoded.prompt) for encodeds in learned for encoded in encodeds]
+    assert max(text.count("<|note|>memory: ") for text in texts) == 3
+    assert all(own not in others for own, others in found)
+    tasks = {example.task_id for example in run.buffer.examples}
+    assert {own for own, others in found if others} >= tasks | {""}, "as learned, and as asked"
+    killed_after(2, settings, killed, bills, monkeypatch)
+    train(settings, killed, bills, progress=False)
+    assert weights_of(killed).keys() == weights_of(whole).keys()
+    assert all(same(weights, weights_of(killed)[name]) for name, weights in weights_of(whole).items())
 
 
 def test_without_lambda_the_untrained_base_imagines(config, tmp_path, bills):

@@ -41,7 +41,7 @@ class Guided:
         self.rewarded, self.predicts, self.recall = inner.rewarded, inner.predicts, inner.recall
         self.votes = inner.votes
         self.before_step, self.examples = inner.before_step, inner.examples
-        self.practice, self.responder = inner.practice, inner.responder
+        self.practice, self.responder, self.informed = inner.practice, inner.responder, inner.informed
         self.heard: dict[Example, list[Feedback]] = {}  # what failed, for the control
 
     # --- sampling -----------------------------------------------------------------------------
@@ -113,9 +113,9 @@ class Guided:
         What a user answers stays, and with it what must not be repeated."""
         codec, tools = self.codec, min(self.codec.env.knowledge.learned.values(), key=len)
         asked = [i for i, turn in enumerate(turns) if turn.tool in tools]
-        questions = [codec.question(Question(request, tuple(turns[:i]), turns[i].action)) for i in asked]
+        asks = [self.informed(Question(request, tuple(turns[:i]), turns[i].action)) for i in asked]
         listener, end = self.inner.layout.listener, codec.reply_end_id
-        replies = yield [Prompt(question, listener, REPLY_TOKENS, end, 0.0) for question in questions]
+        replies = yield [Prompt(question, listener, REPLY_TOKENS, end, 0.0) for question in map(codec.question, asks)]
         said = dict(zip(asked, (codec.reply_text(reply.tokens) for reply in replies), strict=True))
         return [dataclasses.replace(turn, observation=said.get(i, turn.observation)) for i, turn in enumerate(turns)]
 

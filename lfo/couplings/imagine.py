@@ -12,10 +12,11 @@ world model may also be silent where it is unsure (`world_model.unsure_below`), 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 from lfo.config import WorldModelConfig, derive_seed
-from lfo.couplings.memory import Table, elected
+from lfo.couplings.memory import Nearest, Table, elected
 from lfo.couplings.noted import Noted
 from lfo.couplings.plain import Answer
 from lfo.protocols import AdapterLayout, Question
@@ -45,14 +46,27 @@ class Imagine(Noted):
         layout = AdapterLayout((POLICY, *members), members)
         super().__init__(layout, codec, config.scouts, config.context_distillation)
         self.unsure_below, self.votes = config.unsure_below, config.votes
+        self.library = Nearest(codec.env.knowledge, config.reads, closely=True) if config.reads else None
         if self.unsure_below and config.members * config.votes > 1:  # as many vote as are asked
             self.votes = max(self.votes, 1 + SAMPLES)
+
+    def hear(self, examples: Sequence[Example]) -> None:
+        if self.library:
+            self.library.hear(self.codec.env.knowledge.general(examples))
+
+    def informed(self, question: Question, but: str = "") -> Question:
+        """With what was answered to similar calls, the most similar last; of one that is a case of nothing, nothing
+        (retrieval, arXiv 2005.11401; examples in the context, arXiv 2005.14165)."""
+        if not self.library or not self.codec.env.knowledge.cases(question):
+            return question
+        read = (f"memory: {one.request} {one.reply}" for one in reversed(self.library.similar(question, but)))
+        return dataclasses.replace(question, similar=tuple(read))
 
     def answer(self, question: Question) -> Answer:
         """The reply that is `elected`, the greedy one where nobody votes; None, where too few others mean the same."""
         members, meaning = self.layout.listeners, self.codec.env.knowledge.meaning
         votes = max(self.votes, 1 + SAMPLES) if self.unsure_below else self.votes
-        replies = yield ballot(self.codec.question(question), members, self.codec.reply_end_id, votes)
+        replies = yield ballot(self.codec.question(self.informed(question)), members, self.codec.reply_end_id, votes)
         meanings = [meaning(self.codec.reply_text(reply.tokens)) for reply in replies]
         chosen = elected(meanings) if len(members) * self.votes > 1 else 0
         agreeing, others = meanings.count(meanings[chosen]) - 1, len(meanings) - 1
@@ -67,6 +81,7 @@ class ImagineMemory(Imagine):
         self.table = Table(codec.env.knowledge)
 
     def hear(self, examples: Sequence[Example]) -> None:
+        super().hear(examples)
         self.table.hear(self.codec.env.knowledge.general(examples))
 
     def answer(self, question: Question) -> Answer:

@@ -11,6 +11,7 @@ classifiers that the environment itself makes for what its answers mean, `gramma
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Sequence
 
@@ -86,10 +87,13 @@ class Table:
 
 
 class Nearest:
-    """Remembers all calls that are a case of something, and answers as the most similar ones were answered."""
+    """Remembers all calls that are a case of something, and answers as the most similar ones were answered.
 
-    def __init__(self, knowledge: Knowledge, neighbours: int):
-        self.knowledge, self.neighbours = knowledge, neighbours
+    closely: first come those of the same widest case, whatever had happened before.
+    """
+
+    def __init__(self, knowledge: Knowledge, neighbours: int, closely: bool = False):
+        self.knowledge, self.neighbours, self.closely = knowledge, neighbours, closely
         self.heard: dict[Example, None] = {}  # in their order
         self._index: tuple | None = None  # of what was heard
 
@@ -99,18 +103,29 @@ class Nearest:
         self._index = None if new else self._index
 
     def answer(self, question: Question) -> str | None:
-        """By the cosine of TF-IDF vectors (Salton and Buckley 1988), words and pairs of words."""
+        nearest = self.similar(question)
+        return usual([example.reply for example in nearest], self.knowledge) if nearest else None
+
+    def similar(self, question: Question, but: str = "") -> list[Example]:
+        """The most similar first, none of the task `but`: by the cosine of TF-IDF vectors (Salton and Buckley 1988),
+        words and pairs of words."""
         if not self.heard:
-            return None
+            return []
         if self._index is None:
             from sklearn.feature_extraction.text import TfidfVectorizer
 
             vectorizer = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True)
-            self._index = vectorizer, vectorizer.fit_transform(self.knowledge.words(e.question) for e in self.heard)
-        vectorizer, matrix = self._index
+            matrix = vectorizer.fit_transform(self.knowledge.words(e.question) for e in self.heard)
+            self._index = vectorizer, matrix, [self._widest(e.question) for e in self.heard]
+        vectorizer, matrix, widest = self._index
         likeness = (matrix @ vectorizer.transform([self.knowledge.words(question)]).T).toarray()[:, 0]
-        nearest, heard = (-likeness).argsort(kind="stable")[: self.neighbours], list(self.heard)
-        return usual([heard[i].reply for i in nearest], self.knowledge)
+        heard, mine = list(self.heard), self._widest(question)
+        likeness += [self.closely and one == mine for one in widest]  # a cosine is at most 1
+        ranked = (heard[i] for i in (-likeness).argsort(kind="stable") if heard[i].task_id != but)
+        return list(itertools.islice(ranked, self.neighbours))
+
+    def _widest(self, question: Question) -> tuple[Hashable, ...]:
+        return self.knowledge.cases(dataclasses.replace(question, turns=()))[-1:]
 
 
 def usual(replies: Sequence[str], knowledge: Knowledge) -> str:

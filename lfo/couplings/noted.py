@@ -10,10 +10,10 @@ import abc
 import dataclasses
 
 from lfo.couplings.plain import ALONE, Answer, Plain
-from lfo.protocols import AdapterLayout, Question, Script
+from lfo.protocols import AdapterLayout, Coupling, Question, Script
 from lfo.rollout.play import Row
 from lfo.text.codec import Codec
-from lfo.types import Role, Rollout, Sample
+from lfo.types import Encoded, Example, Role, Rollout, Sample
 
 
 class Noted(Plain, abc.ABC):
@@ -51,6 +51,12 @@ def without(sample: Sample, role: Role, how: str) -> Sample:
     present = {name: values for name in names if (values := getattr(sample, name)) is not None}
     lists = {name: [values[i] for i in kept] for name, values in present.items()}
     return dataclasses.replace(sample, **lists, how=how)
+
+
+def as_read(example: Example, codec: Codec, coupling: Coupling) -> Encoded:
+    """An example as the world model of a coupling reads it: after other calls, none of the same task, if any."""
+    question = coupling.informed(example.question, example.task_id)
+    return codec.encoded(question, example.reply) if question.similar else example.encoded
 
 
 class Truth(Noted):

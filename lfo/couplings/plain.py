@@ -107,6 +107,9 @@ class Plain:
     def hear(self, examples: Sequence[Example]) -> None:
         """Nothing is remembered."""
 
+    def informed(self, question: Question, but: str = "") -> Question:
+        return question
+
     def before_step(self, row: Row, action: Action) -> Script:
         yield from ()
 

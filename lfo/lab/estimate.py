@@ -26,11 +26,12 @@ TIMED_STEPS = 3  # of a short run; the first of them warms up and is not counted
 
 
 def kind(config: RunConfig) -> str:
-    """Runs of one kind cost about the same: the coupling, or `baseline` without one, by how many replies are voted,
-    whether there is feedback or PPO, and the world, unless it is the phone's."""
+    """Runs of one kind cost about the same: the coupling, or `baseline` without one, by how many replies are voted
+    and calls are read, whether there is feedback or PPO, and the world, unless it is the phone's."""
     w = config.world_model
     name = w.coupling if w else "baseline"
     name += f", {w.members} x {w.votes}" if w and w.members * w.votes > 1 else ""
+    name += f", {w.reads} read" if w and w.reads else ""
     world = "" if config.env.name == EnvConfig().name else config.env.name
     return ", ".join(filter(None, (name, config.feedback and "feedback", config.ppo and "ppo", world)))
 

@@ -72,6 +72,7 @@ CUDA_CONTEXT = 1.0 * GIB  # estimate: context, library workspaces, NCCL, fragmen
 VLLM_WORKSPACE = 2.0 * GIB  # estimate: activations of a prefill, CUDA graphs
 SERVER_SHARE = 0.9  # of the memory that `vllm serve` takes by itself
 QUESTION = STATE_TOKENS + 200 + REPLY_TOKENS  # tokens of a question to the world model, its call and its reply
+SIMILAR = 100 + REPLY_TOKENS  # of a call that it reads before: a request and a reply
 
 
 @dataclasses.dataclass(frozen=True)
@@ -288,7 +289,7 @@ def layer_gradients_per_token(shape: Shape, model: ModelConfig, n: _Numbers, len
 def learner_items(shape: Shape, config: RunConfig, device: str, logits: int = LOGITS) -> list[Item]:
     """See the module's table. logits: that exist at a time."""
     model, d = config.model, config.distributed
-    n, length = _Numbers.of(model, device), config.rollout.max_tokens
+    n, length = _Numbers.of(model, device), max(config.rollout.max_tokens, asked(config) * _reads(config))
     tokens = max(1, d.micro_batch_tokens // length) * length
     kept = tokens * kept_per_token(shape, model, n, length, device, 2 if config.coupling == "stacked" else 1)
     copies = 2 if n.autocast and n.base == 4 else 0
@@ -312,6 +313,15 @@ def learner_items(shape: Shape, config: RunConfig, device: str, logits: int = LO
         Item("layer gradients", tokens * layer_gradients_per_token(shape, model, n, length, device), (BACKWARD,)),
         Item("logits", (each * positions + copies * shape.hidden) * shape.vocabulary, (LOSS,)),
     ]
+
+
+def _reads(config: RunConfig) -> bool:
+    return bool(config.world_model and config.world_model.reads)
+
+
+def asked(config: RunConfig) -> int:
+    """Tokens of a question to the world model, with all that it reads before, and of its reply."""
+    return QUESTION + (config.world_model.reads * SIMILAR if _reads(config) else 0)
 
 
 SINGLE = ("shared", "echo", "cloning", "memory", "truth")  # couplings that train one adapter
@@ -338,7 +348,7 @@ def torch_engine_items(shape: Shape, config: RunConfig) -> list[Item]:
     played = min(rows, r.tasks_per_step * r.group_size)
     policy = per_place * doubled(0, played) * doubled(0, r.max_tokens + r.max_action_tokens)
     members = _adapters(config) - 1
-    world_model = per_place * doubled(0, rows) * doubled(0, QUESTION) * (members > 0)
+    world_model = per_place * doubled(0, rows) * doubled(0, asked(config)) * (members > 0)
     f = config.feedback  # a teacher plays whole episodes, or reads some of them before it writes
     teacher = policy if f and (f.teacher != "live" or f.source in ("model", "both")) else 0
     return [

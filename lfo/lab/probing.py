@@ -31,6 +31,7 @@ from transformers import PreTrainedModel
 
 from lfo.config import derive_seed
 from lfo.couplings.imagine import REPLY_TOKENS
+from lfo.couplings.noted import as_read
 from lfo.couplings.plain import Plain
 from lfo.envs.phone import Rules, World
 from lfo.envs.phone.callers import RandomForm, TypicalPrior, run_scripted
@@ -85,10 +86,11 @@ class Subject:
     def predict(self, questions: Sequence[Question], temperature: float = 0.0) -> list[str]:
         """What the world model answers; samples are the same for every run with the same weights."""
         engine, codec, end = self.player.engine, self.player.codec, self.player.codec.reply_end_id
+        asked = map(codec.question, map(self.player.coupling.informed, questions))
         seeds = [derive_seed(derive_seed("rules"), i) for i in range(len(questions))]
         prompts = [
-            Prompt(codec.question(one), self.adapter, REPLY_TOKENS, end, temperature, seed)
-            for one, seed in zip(questions, seeds, strict=True)
+            Prompt(one, self.adapter, REPLY_TOKENS, end, temperature, seed)
+            for one, seed in zip(asked, seeds, strict=True)
         ]
         return [codec.reply_text(said.tokens) for said in complete(engine, prompts)]
 
@@ -204,9 +206,11 @@ def reply_rows(subject: Subject) -> list[dict]:
     """One row per model and call: see `lfo.lab.inspect.in_words` and `teacher_forced`."""
     calls, rows, p = played_calls(subject), [], subject.player
     examples = [call.example for call in calls]
+    read = [as_read(one, p.codec, p.coupling) for one in examples]
     for model, adapter in ((TRAINED, subject.adapter), (UNTRAINED, BASE)):
         asked = Plain(AdapterLayout((adapter,), (adapter,)))
-        scores = teacher_forced(subject.models[model], [example.encoded for example in examples])
+        asked.informed = p.coupling.informed
+        scores = teacher_forced(subject.models[model], read)
         predictions = in_words(inspect_replies(p.engine, p.codec, examples, asked))
         for call, score, prediction in zip(calls, scores, predictions, strict=True):
             del prediction["fields_right"]

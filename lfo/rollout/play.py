@@ -50,8 +50,7 @@ class Row:
 
     def take(self, action: Action, budget: int) -> None:
         """Take an action to the environment and append what it answers."""
-        observation = self.episode.step(action)
-        if observation:
+        if observation := self.episode.step(action):
             self.add(self.codec.observation(observation), Role.OBSERVATION)
         if len(self.tokens) >= budget:
             self.episode.cut()

@@ -135,7 +135,8 @@ class ChatCodec(Codec):
         return _without(self._render([*self._conversation("."), message]), self._opened)
 
     def question(self, asked: Question) -> list[int]:
-        return self._asked(QUESTION.format(state=self.state(asked), action=written(asked.call)))
+        question = QUESTION.format(state=self.state(asked), action=written(asked.call))
+        return self._asked("\n".join([*asked.similar, question]))
 
 
 def _after(text: str, mark: str) -> str:

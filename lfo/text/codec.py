@@ -113,7 +113,8 @@ class Codec:
         call = written(asked.call)
         if self.in_passing:
             return self.encode(f"{_past(asked.request, asked.turns)}<|tool|>{call}<|end|><|obs|>")
-        return self.encode(f"{self.state(asked)}<|action|>{call}<|/action|><|predict_csr|><|csr|>")
+        read = "".join(f"<|note|>{text}<|/note|>" for text in asked.similar)
+        return self.encode(f"{read}{self.state(asked)}<|action|>{call}<|/action|><|predict_csr|><|csr|>")
 
     def state(self, asked: Question) -> str:
         """The state between its tags; the oldest actions are dropped until it has at most STATE_TOKENS, if it can."""

@@ -23,7 +23,7 @@ from lfo.envs.phone.world import generate_world
 from lfo.protocols import Question
 from lfo.rollout.play import play
 from lfo.text import load_codec
-from lfo.types import Role, Sample, StopReason
+from lfo.types import Role, Sample, StopReason, Turn
 
 NOTE = f"world model: {REPLY}"
 
@@ -55,6 +55,27 @@ def test_what_is_asked_before_imagining(scripted, imagine, bank, attempt):
     assert question.stop == bank.reply_end_id
     request = attempt("bill").task.request
     assert question.tokens == bank.question(Question(request, tuple(row.turns[:1]), phone_call(BILLING)))
+
+
+def test_a_world_model_that_reads_is_asked_after_similar_calls(scripted, bank, attempt):
+    """The most similar last, none of the task that is named, and none before a call that is a case of nothing."""
+    reader, asked = Imagine(WorldModelConfig(reads=2), bank), attempt("bill").task.request
+    (row,), engine = scripted(reader, playing(SEARCH, ""), [attempt("bill")])
+    question = Question(asked, tuple(row.turns[:1]), phone_call(BILLING))
+    unread = bank.question(question)
+    assert engine.prompts[2].tokens == unread, "nothing was heard yet"
+    heard = {"one": "Please call Harbor Bank.", "two": "Help!", "three": asked}
+    for name, request in heard.items():
+        turns = [*question.turns, Turn(question.call, json.dumps({"status": "auth_failed", "message": name}), "")]
+        reader.hear(bank.examples(name, request, turns, "phone"))
+    (row,), engine = scripted(reader, playing(SEARCH, ""), [attempt("bill")])
+    read, last = bank.decode(engine.prompts[2].tokens).split("<|/note|>")[:2]
+    assert last == f'<|note|>memory: {asked} {{"status": "auth_failed", "message": "three"}}'
+    assert read.startswith("<|note|>memory: ") and engine.prompts[2].tokens[-len(unread) :] == unread
+    assert all("three" not in text for text in reader.informed(question, but="three").similar)
+    with_something = dataclasses.replace(question, call=phone_call(BILLING, {"email": "x"}))
+    assert reader.informed(with_something) == with_something
+    assert Imagine(WorldModelConfig(), bank).informed(question) == question
 
 
 def test_a_chat_is_played_and_imagined_alike(chat_path, tiny, attempt):

@@ -11,6 +11,7 @@ from calling import BILLING, CALL, FORM, REPLY, SALES, SEARCH, SERVICE, notes_of
 
 from lfo.config import WorldModelConfig
 from lfo.couplings import Memory
+from lfo.couplings.memory import Nearest
 from lfo.envs.phone import PhoneEnvironment, phrasings
 from lfo.envs.phone.knowledge import looked_up
 from lfo.envs.phone.records import Company
@@ -245,6 +246,24 @@ def test_what_was_heard_since_is_found(memory, banks):
     assert told(nearest, question(banks, "Please explain my last bill.")) == ZIP
     nearest.hear([example(banks, question(banks, "Please explain my last bill, soon."), MAIL)])
     assert told(nearest, question(banks, "Please explain my last bill.")) == MAIL
+
+
+def test_similar_calls_are_those_to_such_a_department_first(memory, banks):
+    """Whatever had happened before, and however like the request is; none of the task that is named."""
+    wish, of = question(banks, ASKED), {"likest": {"phone": SERVICE}, "served": {"served": [SALES]}, "there": {}}
+    heard = [example(banks, question(banks, ASKED, **of["likest"]), CARD)]
+    heard += [example(banks, question(banks, DISPUTE, THERE, **of["there"]), ZIP)]
+    heard += [example(banks, question(banks, f"Help! {DISPUTE}", **of["served"]), MAIL)]
+    heard = [
+        dataclasses.replace(one, task_id=name) for one, name in zip(heard, ("other", "there", "here"), strict=True)
+    ]
+    close, plain = (Nearest(banks.env.knowledge, 2, closely=closely) for closely in (True, False))
+    assert close.similar(wish) == [] and close.answer(wish) is None
+    for nearest in (close, plain):
+        nearest.hear(heard)
+    assert {one.task_id for one in close.similar(wish)} == {"there", "here"}
+    assert plain.similar(wish)[0].task_id == "other"
+    assert [one.task_id for one in close.similar(wish, but="here")] == ["there", "other"]
 
 
 # --- in an episode ---------------------------------------------------------------------------

@@ -78,6 +78,7 @@ def test_worlds_and_objectives_are_kinds_of_their_own():
     told = load_config(ROOT / "configs" / "shell.yaml")
     voting = [varied(told, **votes) for votes in ({"members": 3, "votes": 2}, {"votes": 9})]
     assert [kind(c) for c in voting] == ["imagine, 3 x 2, shell", "imagine, 1 x 9, shell"], "replies cost as well"
+    assert kind(varied(told, reads=8)) == "imagine, 8 read, shell", "and so does what is read"
     assert [kind(c) for c in (ppo, shell, told)] == ["baseline, ppo", "baseline, ppo, shell", "imagine, shell"]
 
 

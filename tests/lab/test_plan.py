@@ -21,6 +21,7 @@ from lfo.lab.plan import (
     GpuPlan,
     Item,
     Shape,
+    asked,
     learner_items,
     plan,
     render,
@@ -203,6 +204,15 @@ def test_shards_by_hand(large):
     assert sizes["logits"] == 12 * POSITIONS * 151_936
     layer = SHAPE_CARDS["qwen3-8b"].layer_parameters
     assert sizes["all-gather buffers"] == 2 * (2 * 151_936 * 4096 + 4096 + 2 * layer)
+
+
+def test_who_reads_before_it_answers_has_longer_rows(large):
+    """Eight calls, each of a request of 100 tokens and a reply of 112, before what all are asked; also in learning."""
+    short = dataclasses.replace(large, rollout=dataclasses.replace(large.rollout, max_tokens=1024))
+    reading = dataclasses.replace(short, world_model=dataclasses.replace(large.world_model, reads=8))
+    assert asked(reading) - asked(short) == 8 * 212
+    kept, more = (bytes_of(with_distributed(c, micro_batch_tokens=1))["kept activations"] for c in (short, reading))
+    assert more / kept == asked(reading) / 1024 > 2
 
 
 def test_an_entropy_bonus_keeps_probabilities_and_their_products(large):
