@@ -60,7 +60,7 @@ class Imagine(Noted):
         if not self.library or not self.codec.env.knowledge.cases(question):
             return question
         read = (f"memory: {one.request} {one.reply}" for one in reversed(self.library.similar(question, but)))
-        return dataclasses.replace(question, similar=tuple(read))
+        return dataclasses.replace(question, similar=tuple(dict.fromkeys(read)))
 
     def answer(self, question: Question) -> Answer:
         """The reply that is `elected`, the greedy one where nobody votes; None, where too few others mean the same."""

@@ -68,13 +68,13 @@ class Explorer:
     def told_by(self, source: str) -> Coupling:
         """The coupling whose notes this source says. The memory has heard what the run has, and all played here."""
         codec, asked = self.player.codec, self.player.config.world_model or WorldModelConfig()
-        if source == "memory":
-            memory = Memory(asked, codec)
-            memory.hear(self.heard)
-            return memory
         if source == "nobody":
             return alone(self.player.coupling)
-        return Truth(codec) if source == "truth" else Imagine(asked, codec)
+        if source == "truth":
+            return Truth(codec)
+        hears = (Memory if source == "memory" else Imagine)(asked, codec)
+        hears.hear(self.heard)
+        return hears
 
     def greedy(self, task: Task, source: str) -> dict[str, str]:
         """One greedy episode in a row of a table: what was noted, which fields the form asked for, how it ended."""

@@ -60,7 +60,9 @@ def _learn(run: Run, calls: Sequence[Example]) -> None:
     for run.step in range(len(calls) // share):
         done = run.step * share
         new = ((call, run.codec.encoded(call.question, call.reply)) for call in calls[done : done + share])
-        run.buffer.add([dataclasses.replace(call, encoded=encoded) for call, encoded in new])
+        examples = [dataclasses.replace(call, encoded=encoded) for call, encoded in new]
+        run.buffer.add(examples)
+        run.coupling.hear(examples)  # for a world model that reads
         for _ in run.replay(c.world_model.updates, 0, lr_factor(done, c.task_budget, c.warmup_tasks)):
             pass  # an update each
         run.learner.follow()

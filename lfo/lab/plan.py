@@ -287,9 +287,16 @@ def layer_gradients_per_token(shape: Shape, model: ModelConfig, n: _Numbers, len
 
 
 def learner_items(shape: Shape, config: RunConfig, device: str, logits: int = LOGITS) -> list[Item]:
-    """See the module's table. logits: that exist at a time."""
+    """See the module's table, where a trajectory or a question is longest. logits: that exist at a time."""
+    lengths = [config.rollout.max_tokens, *([question_tokens(config)] if _reads(config) else [])]
+    each = [_learner_items(shape, config, device, logits, length) for length in lengths]
+    return [max(same, key=lambda item: item.bytes) for same in zip(*each, strict=True)]
+
+
+def _learner_items(shape: Shape, config: RunConfig, device: str, logits: int, length: int) -> list[Item]:
+    """With rows of this length."""
     model, d = config.model, config.distributed
-    n, length = _Numbers.of(model, device), max(config.rollout.max_tokens, asked(config) * _reads(config))
+    n = _Numbers.of(model, device)
     tokens = max(1, d.micro_batch_tokens // length) * length
     kept = tokens * kept_per_token(shape, model, n, length, device, 2 if config.coupling == "stacked" else 1)
     copies = 2 if n.autocast and n.base == 4 else 0
@@ -319,7 +326,7 @@ def _reads(config: RunConfig) -> bool:
     return bool(config.world_model and config.world_model.reads)
 
 
-def asked(config: RunConfig) -> int:
+def question_tokens(config: RunConfig) -> int:
     """Tokens of a question to the world model, with all that it reads before, and of its reply."""
     return QUESTION + (config.world_model.reads * SIMILAR if _reads(config) else 0)
 
@@ -348,7 +355,7 @@ def torch_engine_items(shape: Shape, config: RunConfig) -> list[Item]:
     played = min(rows, r.tasks_per_step * r.group_size)
     policy = per_place * doubled(0, played) * doubled(0, r.max_tokens + r.max_action_tokens)
     members = _adapters(config) - 1
-    world_model = per_place * doubled(0, rows) * doubled(0, asked(config)) * (members > 0)
+    world_model = per_place * doubled(0, rows) * doubled(0, question_tokens(config)) * (members > 0)
     f = config.feedback  # a teacher plays whole episodes, or reads some of them before it writes
     teacher = policy if f and (f.teacher != "live" or f.source in ("model", "both")) else 0
     return [

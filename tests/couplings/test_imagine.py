@@ -73,6 +73,8 @@ def test_a_world_model_that_reads_is_asked_after_similar_calls(scripted, bank, a
     assert last == f'<|note|>memory: {asked} {{"status": "auth_failed", "message": "three"}}'
     assert read.startswith("<|note|>memory: ") and engine.prompts[2].tokens[-len(unread) :] == unread
     assert all("three" not in text for text in reader.informed(question, but="three").similar)
+    reader.hear(bank.examples("four", asked, turns, "phone"))
+    assert len(reader.informed(question).similar) == 1, "the two most similar are the same words"
     with_something = dataclasses.replace(question, call=phone_call(BILLING, {"email": "x"}))
     assert reader.informed(with_something) == with_something
     assert Imagine(WorldModelConfig(), bank).informed(question) == question

@@ -21,9 +21,9 @@ from lfo.lab.plan import (
     GpuPlan,
     Item,
     Shape,
-    asked,
     learner_items,
     plan,
+    question_tokens,
     render,
     shape_of,
     torch_engine_items,
@@ -210,9 +210,11 @@ def test_who_reads_before_it_answers_has_longer_rows(large):
     """Eight calls, each of a request of 100 tokens and a reply of 112, before what all are asked; also in learning."""
     short = dataclasses.replace(large, rollout=dataclasses.replace(large.rollout, max_tokens=1024))
     reading = dataclasses.replace(short, world_model=dataclasses.replace(large.world_model, reads=8))
-    assert asked(reading) - asked(short) == 8 * 212
+    assert question_tokens(reading) - question_tokens(short) == 8 * 212
     kept, more = (bytes_of(with_distributed(c, micro_batch_tokens=1))["kept activations"] for c in (short, reading))
-    assert more / kept == asked(reading) / 1024 > 2
+    assert more / kept == question_tokens(reading) / 1024 > 2
+    packed, reads = (bytes_of(with_distributed(c, micro_batch_tokens=4096)) for c in (short, reading))
+    assert all(reads[name] >= packed[name] for name in packed), "shorter rows fill a micro-batch better"
 
 
 def test_an_entropy_bonus_keeps_probabilities_and_their_products(large):

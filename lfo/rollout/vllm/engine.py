@@ -168,7 +168,7 @@ class VllmEngine(TicketEngine):
         if len(prompt.tokens) >= room:
             raise ContextTooLong(
                 f"a context of {len(prompt.tokens)} tokens is longer than the {room} that the base and vLLM's KV cache"
-                " have room for: lower rollout.max_tokens."
+                " have room for: lower rollout.max_tokens, or world_model.reads."
             )
         self._wake()
         self._llm.llm_engine.add_request(
