@@ -94,7 +94,7 @@ def question(tiny) -> Question:
 
 
 def test_memory_speaks_where_it_heard_of_that_very_case(bank, question):
-    coupling = ImagineMemory(WorldModelConfig(coupling="imagine_memory"), bank)
+    coupling = ImagineMemory(WorldModelConfig(coupling="imagine_memory", reads=1), bank)
     with pytest.raises(AssertionError, match="a model was asked"):
         told(coupling, question)
     turns = [*question.turns, Turn(question.call, REPLY, "auth_failed")]
@@ -104,6 +104,7 @@ def test_memory_speaks_where_it_heard_of_that_very_case(bank, question):
     joint = Question(f"{question.request} It is a joint account.", question.turns, question.call)
     with pytest.raises(AssertionError, match="a model was asked"):
         told(coupling, joint)
+    assert coupling.informed(joint).similar == (f"memory: {question.request} {REPLY}",), "and reads of that one"
 
 
 @pytest.mark.parametrize(("dissenting", "noted"), [(0, 0), (1, 0), (2, 1), (3, 1)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
@@ -129,6 +130,8 @@ def test_the_world_model_is_asked_in_a_chat_without_tools(chat, env, episode):
     question = f"<|im_start|>user\n{asked}<|im_end|>\n<|im_start|>assistant\n"
     assert text.removesuffix(NO_THOUGHT) == question  # no thinking
     assert chat.decode(example.encoded.reply) == f"{episode.turns[2].observation}<|im_end|>"
+    reading = dataclasses.replace(example.question, similar=("memory: one", "memory: two"))
+    assert chat.decode(chat.question(reading)) == text.replace(asked, f"memory: one\nmemory: two\n{asked}")
     long = Question(episode.request, (Turn(call, "{}", "auth_failed"),) * 200, call)
     assert len(chat.encode(chat.decode(chat.question(long)).partition("<|/state|>")[0])) < STATE_TOKENS + 10
 
