@@ -160,8 +160,8 @@ class WorldModelConfig:
             raise ConfigError("world_model.shuffle deals out phone replies: set world_model.predict to 'phone'.")
         if self.context_distillation and self.coupling not in ("imagine", "imagine_memory", "memory", "truth"):
             raise ConfigError("world_model.context_distillation is about notes: set coupling 'imagine'.")
-        alone = self.shuffle or self.anonymise or self.curiosity  # who is disguised has no calls like it to read
-        if self.reads and (alone or self.coupling not in ("imagine", "imagine_memory")):
+        unread = self.shuffle or self.anonymise or self.curiosity  # these learn, or judge, by calls as they were heard
+        if self.reads and (unread or self.coupling not in ("imagine", "imagine_memory")):
             raise ConfigError("world_model.reads: set coupling 'imagine', and no shuffle, anonymise or curiosity.")
         if self.curiosity and (self.shuffle or self.coupling in ("memory", "truth", "cloning")):
             raise ConfigError("world_model.curiosity asks who learned the replies: set coupling 'imagine', no shuffle.")

@@ -250,13 +250,13 @@ def test_what_was_heard_since_is_found(memory, banks):
 
 def test_similar_calls_are_those_to_such_a_department_first(memory, banks):
     """Whatever had happened before, and however like the request is; none of the task that is named."""
-    wish, of = question(banks, ASKED), {"likest": {"phone": SERVICE}, "served": {"served": [SALES]}, "there": {}}
-    heard = [example(banks, question(banks, ASKED, **of["likest"]), CARD)]
-    heard += [example(banks, question(banks, DISPUTE, THERE, **of["there"]), ZIP)]
-    heard += [example(banks, question(banks, f"Help! {DISPUTE}", **of["served"]), MAIL)]
-    heard = [
-        dataclasses.replace(one, task_id=name) for one, name in zip(heard, ("other", "there", "here"), strict=True)
-    ]
+    of = {
+        "other": (question(banks, ASKED, phone=SERVICE), CARD),  # the very words
+        "there": (question(banks, DISPUTE, THERE), ZIP),
+        "here": (question(banks, f"Help! {DISPUTE}", served=[SALES]), MAIL),
+    }
+    heard = [dataclasses.replace(example(banks, *answered), task_id=name) for name, answered in of.items()]
+    wish = question(banks, ASKED)
     close, plain = (Nearest(banks.env.knowledge, 2, closely=closely) for closely in (True, False))
     assert close.similar(wish) == [] and close.answer(wish) is None
     for nearest in (close, plain):
