@@ -144,7 +144,9 @@ class WorldModelConfig:
     decay: Share = 0.95  # of the running average of an adapter of its own, which is published; per update
     members: Positive = 1  # world models, each with replays of its own; `imagine` and `imagine_memory` only, as:
     votes: Positive = 1  # replies of each to a question, all but one sampled; noted is what most of all replies mean
-    reads: Count = 0  # requests like the one in question, with what they were answered, read before; those two only
+    reads: Count = (
+        0  # similar calls with their answers, read before; those two, and `memory`, which then knows no others
+    )
     shuffle: Flag = False  # placebo: calls are learned with the replies of other tasks' calls
     dream_agreement: Share = 1.0  # share of the imagined replies to a dreamt call that must say success; `dream` only
     # who makes notes of what was heard; `memory` only
@@ -158,14 +160,17 @@ class WorldModelConfig:
             raise ConfigError("coupling 'echo' learns in the policy's own pass: no shuffle, anonymise or schedule.")
         if self.shuffle and self.predict != "phone":
             raise ConfigError("world_model.shuffle deals out phone replies: set world_model.predict to 'phone'.")
-        if self.context_distillation and self.coupling not in ("imagine", "imagine_memory", "memory", "truth"):
+        notes = ("imagine", "imagine_memory", "memory", "truth")
+        if self.context_distillation and self.coupling not in notes:
             raise ConfigError("world_model.context_distillation is about notes: set coupling 'imagine'.")
         unread = self.shuffle or self.anonymise or self.curiosity  # these learn, or judge, by calls as they were heard
-        if self.reads and (unread or self.coupling not in ("imagine", "imagine_memory")):
-            raise ConfigError("world_model.reads: set coupling 'imagine', and no shuffle, anonymise or curiosity.")
+        if self.reads and (unread or self.coupling not in notes[:3]):
+            raise ConfigError(
+                "world_model.reads: set coupling 'imagine' or 'memory', and no shuffle, anonymise or curiosity."
+            )
         if self.curiosity and (self.shuffle or self.coupling in ("memory", "truth", "cloning")):
             raise ConfigError("world_model.curiosity asks who learned the replies: set coupling 'imagine', no shuffle.")
-        if self.members * self.votes > 1 and (self.curiosity or self.coupling not in ("imagine", "imagine_memory")):
+        if self.members * self.votes > 1 and (self.curiosity or self.coupling not in notes[:2]):
             raise ConfigError("world_model.members and votes are for notes: set coupling 'imagine', and no curiosity.")
         if not self.dream_agreement:
             raise ConfigError("world_model.dream_agreement must be above 0.")

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import torch
 import torch.distributed as dist
 from accelerate import Accelerator, PartialState
-from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
+from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin, recursively_apply
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.utils import get_total_norm
 
@@ -108,11 +108,7 @@ def shard(model: torch.nn.Module, optimizer: torch.optim.Optimizer, layers: Sequ
 
 def whole(value):
     """Sharded tensors, alone or anywhere in dicts and lists, as plain ones; every process has to ask."""
-    if isinstance(value, dict):
-        return {k: whole(v) for k, v in value.items()}
-    if isinstance(value, list):
-        return [whole(v) for v in value]
-    return value.full_tensor() if isinstance(value, DTensor) else value
+    return recursively_apply(lambda t: t.full_tensor(), value, test_type=lambda t: isinstance(t, DTensor))
 
 
 def norm(tensors: Sequence[torch.Tensor]) -> torch.Tensor:

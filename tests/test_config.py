@@ -250,6 +250,7 @@ def test_what_a_config_names_is_found():
         ),
         ("world_model: {coupling: dream, members: 2}", "world_model.members and votes are for notes: set coupling"),
         ("world_model: {coupling: dream, reads: 2}", "world_model.reads: set coupling 'imagine'"),
+        ("world_model: {coupling: truth, reads: 2}", "world_model.reads: set coupling 'imagine'"),
         ("world_model: {reads: 2, shuffle: true}", "and no shuffle, anonymise or curiosity"),
         ("world_model: {reads: 2, anonymise: 0.5}", "and no shuffle, anonymise or curiosity"),
         ("world_model: {reads: 2, curiosity: 0.5}", "and no shuffle, anonymise or curiosity"),

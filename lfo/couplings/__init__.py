@@ -47,13 +47,12 @@ def _coupling(config: RunConfig, codec: Codec) -> Coupling:
         return Echo(SHARED, codec.env.knowledge.learned[w.predict], w.scouts)
     if w.coupling == "cloning":
         return Cloning(SHARED, w.scouts)
-    if w.coupling == "memory":
-        return Memory(w, codec)
     if w.coupling == "truth":
         return Truth(codec, w.scouts, w.context_distillation)
     if w.coupling == "dream":
         return Dream(config, codec)
-    return Imagine(w, codec) if w.coupling == "imagine" else ImagineMemory(w, codec)
+    tellers = {"memory": Memory, "imagine": Imagine, "imagine_memory": ImagineMemory}
+    return tellers[w.coupling](w, codec)
 
 
 def alone(coupling: Coupling) -> Plain:

@@ -32,7 +32,7 @@ class Memory(Noted):
 
     def __init__(self, config: WorldModelConfig, codec: Codec):
         super().__init__(ALONE, codec, config.scouts, config.context_distillation)
-        self.teller = make_teller(config.recall, codec.env.knowledge)
+        self.teller = make_teller(config.recall, codec.env.knowledge, config.reads)
 
     def hear(self, examples: Sequence[Example]) -> None:
         self.teller.hear(self.codec.env.knowledge.general(examples))
@@ -47,8 +47,10 @@ class Memory(Noted):
         return [self.teller.answer(question) or "" for question in questions]
 
 
-def make_teller(recall: str, knowledge: Knowledge) -> Teller:
-    """Who makes something of what was heard."""
+def make_teller(recall: str, knowledge: Knowledge, reads: int = 0) -> Teller:
+    """Who makes something of what was heard. reads: of so many similar calls alone, each time; 0: of all."""
+    if reads:
+        return OfSimilar(recall, knowledge, reads)
     if recall in ("table", "backoff"):
         return Table(knowledge, backs_off=recall == "backoff")
     return Nearest(knowledge, NEIGHBOURS[recall]) if recall in NEIGHBOURS else knowledge.classifier(recall)
@@ -126,6 +128,21 @@ class Nearest:
 
     def _widest(self, question: Question) -> tuple[Hashable, ...]:
         return self.knowledge.cases(dataclasses.replace(question, turns=()))[-1:]
+
+
+class OfSimilar:
+    """Answers from those calls alone that a world model would read before the question (`Imagine.informed`)."""
+
+    def __init__(self, recall: str, knowledge: Knowledge, reads: int):
+        self.recall, self.library = recall, Nearest(knowledge, reads, closely=True)
+
+    def hear(self, examples: Sequence[Example]) -> None:
+        self.library.hear(examples)
+
+    def answer(self, question: Question) -> str | None:
+        teller = make_teller(self.recall, self.library.knowledge)
+        teller.hear(self.library.similar(question))
+        return teller.answer(question)
 
 
 def usual(replies: Sequence[str], knowledge: Knowledge) -> str:

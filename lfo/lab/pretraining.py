@@ -202,10 +202,12 @@ def pretrain(
     schedule: Schedule,
     draw: Callable[[int], list[Document]],
     scores: Callable[[int], dict[str, float]],
+    rows: int = 24,
 ) -> None:
     """Train up to args.steps, from the checkpoint in args.out where there is one; writes the weights there.
 
-    draw: the documents of a step, a pure function of it. scores: what is printed beside the loss, by step.
+    draw: the documents of a step, a pure function of it. scores: what is printed beside the loss, by step. rows: of
+    documents at a time.
     """
     print(f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(codec.tokenizer)} tokens")
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=(0.9, 0.98), weight_decay=0.01)
@@ -225,7 +227,7 @@ def pretrain(
     for step in bar:
         for group in optimizer.param_groups:
             group["lr"] = schedule.rate(step, first)
-        loss = train_step(model, optimizer, draw(step), codec.pad_id)
+        loss = train_step(model, optimizer, draw(step), codec.pad_id, rows)
         if step % 50 == 49:
             bar.set_postfix(loss=f"{loss:.3f}", refresh=False)
             seen = " ".join(f"{name} {score:.3f}" for name, score in scores(step).items())

@@ -24,18 +24,10 @@ from torch.nn.utils import clip_grads_with_norm_
 
 from lfo import distributed
 from lfo.config import RunConfig, derive_seed
-from lfo.learn import adapters
+from lfo.learn import adapters, objectives
 from lfo.learn.batches import acted, actions, at, heard, pack, shares
 from lfo.learn.forward import Scorer
-from lfo.learn.objectives import (
-    LossSum,
-    PolicyTokens,
-    Scores,
-    imitation_loss,
-    regularisers,
-    tis_weights,
-    world_model_loss,
-)
+from lfo.learn.objectives import LossSum, PolicyTokens, Scores
 from lfo.protocols import AdapterLayout, Objective
 from lfo.text.base import load_base
 from lfo.types import APART, AVERAGE, BASE, POLICY, WORLD_MODEL, Encoded, Rollout, Sample
@@ -176,7 +168,7 @@ class Learner:
                 tokens.old_values = at([s.values or () for s in part], places).to(self.device)
             if samples[0].own is not None:
                 tokens.old_logprobs = torch.tensor([x for s in part for x in s.own], device=self.device)
-                tokens.weights = tis_weights(tokens.old_logprobs, sampled, c.tis_cap)
+                tokens.weights = objectives.tis_weights(tokens.old_logprobs, sampled, c.tis_cap)
             if any(sample.how != "ratio" for sample in samples):
                 how = [s.how for s, where in zip(part, places, strict=True) for _ in where]
                 _without_ratio(tokens, how, logprobs[:mine].detach(), sampled)
@@ -184,12 +176,12 @@ class Learner:
                 tokens.base_logprobs = torch.tensor([x for i in index for x in base[i]], device=self.device)
             if others:
                 scores.entropies = others.pop()[:mine]
-            loss, more = self.objective.loss(scores, tokens), regularisers(scores, tokens, c.entropy, c.kl)
+            loss, more = self.objective.loss(scores, tokens), objectives.regularisers(scores, tokens, c.entropy, c.kl)
             loss.metrics |= more.metrics
             loss.metrics["logprob_gap"] = (logprobs[:mine].detach() - sampled).abs().sum().item()
             if tokens.weights is not None:
                 loss.metrics["tis_weight"] = tokens.weights.sum().item()
-            world = world_model_loss(logprobs[mine:], correct[mine:])
+            world = objectives.world_model_loss(logprobs[mine:], correct[mine:])
             self._backward(loss.mean(acts) + more.mean(acts) + self.lam * world.mean(hears))
             losses.append(loss)
             heard_losses.append(world)
@@ -216,9 +208,9 @@ class Learner:
         count, losses = sum(map(len, actions)), []
         for index, logprobs, _ in self._scored([s.tokens for s in samples], actions):
             weights = [samples[i].weight for i in index for _ in actions[i]]
-            weighted = imitation_loss(logprobs * torch.tensor(weights, device=self.device))
+            weighted = objectives.imitation_loss(logprobs * torch.tensor(weights, device=self.device))
             self._backward(weighted.mean(count))
-            losses.append(imitation_loss(logprobs))
+            losses.append(objectives.imitation_loss(logprobs))
         return _add(losses)
 
     def _learn_replies(self, examples: Sequence[Encoded], seed: int, adapter: str) -> dict[str, float]:
@@ -227,7 +219,7 @@ class Learner:
         self._seed_dropout(seed, WORLD_MODEL)
         count, losses = sum(len(e.reply) for e in examples), []
         for _, logprobs, correct in self._scored(*_told(examples), temperature=1.0):
-            losses.append(world_model_loss(logprobs, correct))
+            losses.append(objectives.world_model_loss(logprobs, correct))
             self._backward(self.lam * losses[-1].mean(count))
         return _world_metrics(_add(losses))
 
@@ -403,7 +395,7 @@ def _without_ratio(tokens: PolicyTokens, how: Sequence[str], now: torch.Tensor, 
     """Where there is no ratio, or it is a capped weight, the old policy is the present one. now, sampled: (N,)."""
     kept, capped = (now.new_tensor([way == kind for way in how], dtype=torch.bool) for kind in ("ratio", "capped"))
     weights = torch.ones_like(now) if tokens.weights is None else tokens.weights
-    tokens.weights = torch.where(kept, weights, torch.where(capped, tis_weights(now, sampled, CAP), 1.0))
+    tokens.weights = torch.where(kept, weights, torch.where(capped, objectives.tis_weights(now, sampled, CAP), 1.0))
     tokens.old_logprobs = torch.where(kept, tokens.old_logprobs, now)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch.nn.functional import pad
 
 ROOM = 16  # tokens and slots that a new cache has room for; it doubles where that is not enough
 
@@ -25,11 +26,8 @@ class KvCache:
         """Room for so many slots of so many tokens, at least."""
         if slots <= self.slots and length <= self.length:
             return
-        old = self.buffer
-        kinds, layers, _, heads, _, head_dim = old.shape
-        slots, length = doubled(self.slots, slots), doubled(self.length, length)
-        self.buffer = old.new_zeros(kinds, layers, slots, heads, length, head_dim)  # never read, but never NaN
-        self.buffer[:, :, : old.shape[2], :, : old.shape[4]] = old
+        more, longer = doubled(self.slots, slots) - self.slots, doubled(self.length, length) - self.length
+        self.buffer = pad(self.buffer, (0, 0, 0, longer, 0, 0, 0, more))  # zeros: never read, but never NaN
 
     def swap(self, one: int, other: int, length: int) -> None:
         """Exchange the first `length` tokens of two slots."""

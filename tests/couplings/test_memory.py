@@ -266,6 +266,31 @@ def test_similar_calls_are_those_to_such_a_department_first(memory, banks):
     assert [one.task_id for one in close.similar(wish, but="here")] == ["there", "other"]
 
 
+def test_of_similar_calls_alone_something_is_made(banks, memory):
+    """What most of all calls were answered is not what those like it were; `nothing` stays nothing."""
+    few = Memory(WorldModelConfig(coupling="memory", recall="vote", reads=3), banks)
+    here = [example(banks, question(banks, f"Help! {DISPUTE}", THERE, served=who), ZIP) for who in ((), [SALES])]
+    here.append(example(banks, question(banks, f"Please! {DISPUTE}", THERE), MAIL))
+    there = [example(banks, question(banks, f"{ASKED} {word}", phone=SERVICE), CARD) for word in ("A", "B", "C")]
+    assert told(few, question(banks, ASKED)) is None
+    for remembering in (few, everything := memory("vote")):
+        remembering.hear([*there, *here])
+    assert told(few, question(banks, ASKED)) == ZIP
+    assert told(everything, question(banks, ASKED)) == CARD
+    few.hear([example(banks, question(banks, f"{ASKED} {word}", THERE), CARD) for word in ("A", "B")])
+    assert told(few, question(banks, ASKED)) == CARD, "what was heard since is found"
+
+
+@pytest.mark.parametrize("recall", ["table", "nearest", "linear", "additive", "grammar"])
+def test_whoever_makes_something_of_calls_can_be_given_similar_ones_alone(banks, recall):
+    """Of the two that are read one is the question itself, the other another department's."""
+    few = Memory(WorldModelConfig(coupling="memory", recall=recall, reads=1), banks)
+    few.hear([example(banks, question(banks, ASKED, phone=SERVICE), CARD), example(banks, question(banks), ZIP)])
+    meaning = banks.env.knowledge.meaning
+    assert meaning(told(few, question(banks))) == meaning(ZIP)
+    assert meaning(told(few, question(banks, ASKED, phone=SERVICE))) == meaning(CARD)
+
+
 # --- in an episode ---------------------------------------------------------------------------
 
 
