@@ -33,7 +33,7 @@ NO_CORE    := lfo/lab/**,lfo/cli.py,lfo/rollout/vllm/**
 GRIDS  = configs/science.yaml=results/runs configs/feedback_grid.yaml=results/runs \
          configs/feedback_levels.yaml=results/levels configs/dials.yaml=results/dials \
          configs/reasons.yaml=results/reasons configs/six.yaml=results/six configs/second_base.yaml=results/second_base \
-         configs/confirm.yaml=results/confirm configs/twc_grid.yaml=results/twc \
+         configs/confirm.yaml=results/confirm configs/reads.yaml=results/reads configs/twc_grid.yaml=results/twc \
          $(if $(shell command -v bwrap 2>/dev/null),configs/shell_grid.yaml=results/shell configs/shell_ppo_grid.yaml=results/shell) \
          $(addsuffix =results/ablation,$(sort $(wildcard configs/ablation_*.yaml)))
 # What settings were chosen by, before the notebooks.
@@ -55,7 +55,7 @@ unexport MPLBACKEND
 
 PAPERMILL = $(BIN)/papermill -k python3 --cwd . --log-output
 
-.PHONY: help setup results lab notebooks science test test-notebooks test-vllm test-verifiers test-adapters test-extras setup-vllm setup-beside bench base base-without base-shell base-twc site test-wheel test-browser clean
+.PHONY: help setup results lab notebooks science test test-notebooks test-vllm test-verifiers test-adapters test-extras setup-vllm setup-beside bench base base-without base-reading base-shell base-twc site test-wheel test-browser clean
 
 help:  ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -220,6 +220,10 @@ base: setup  ## pretrain the embedded base model again (40 minutes and more; res
 base-without: setup  ## pretrain the second base again, which never sees a note (an hour and more; resumable)
 	@echo "== base-without: data/base/recipe.py --noted 0"
 	$(BIN)/python data/base/recipe.py --noted 0 --out data/base_without_notes
+
+base-reading: setup  ## pretrain the base that reads similar calls again (an hour; resumable)
+	@echo "== base-reading: data/base_reading/recipe.py"
+	$(BIN)/python data/base_reading/recipe.py --begin-with data/base
 
 base-shell: setup  ## pretrain the embedded base of the shell world again (needs bubblewrap; resumable)
 	@echo "== base-shell: data/base_shell/recipe.py"

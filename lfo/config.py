@@ -144,9 +144,7 @@ class WorldModelConfig:
     decay: Share = 0.95  # of the running average of an adapter of its own, which is published; per update
     members: Positive = 1  # world models, each with replays of its own; `imagine` and `imagine_memory` only, as:
     votes: Positive = 1  # replies of each to a question, all but one sampled; noted is what most of all replies mean
-    reads: Count = (
-        0  # similar calls with their answers, read before; those two, and `memory`, which then knows no others
-    )
+    reads: Count = 0  # similar calls, with their answers, read before; `memory`: answers by these alone
     shuffle: Flag = False  # placebo: calls are learned with the replies of other tasks' calls
     dream_agreement: Share = 1.0  # share of the imagined replies to a dreamt call that must say success; `dream` only
     # who makes notes of what was heard; `memory` only

@@ -103,7 +103,7 @@ def test_figures_and_tables_are_of_the_runs_beside_them():
     here = subprocess.run(["git", "status", "--porcelain", "results"], cwd=ROOT, capture_output=True, check=False)
     if here.returncode or here.stdout:
         pytest.skip("results/ is not as it was committed")
-    names = ("runs", "ablation", "dials", "reasons", "six", "second_base", "confirm", "levels", "shell", "twc")
+    names = ("runs", "ablation", "dials", "reasons", "six", "second_base", "confirm", "reads", "levels", "shell", "twc")
     places = [ROOT / "results" / name for name in names]
     folders = [(path.parent, place) for place in places for path in place.rglob("config.json")]
     facts: dict[tuple[str, str], list[dict]] = {}  # an arm may be in several places

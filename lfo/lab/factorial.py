@@ -44,7 +44,7 @@ from lfo.runs import RunFolder
 
 FROZEN, TRAINED = "frozen", "trained"
 NOTHING, WORLD_MODEL, PLACEBO, TRUTH = "nothing", "world model", "placebo", "truth"
-SILENT, ENSEMBLE, VOTING = "imagine_silent", "imagine_ensemble", "imagine_voting"
+SILENT, ENSEMBLE, VOTING, READING = "imagine_silent", "imagine_ensemble", "imagine_voting", "imagine_reading"
 MEMORIES = ("table", "backoff", "nearest", "vote", "linear", "boosted", "additive", "grammar")
 ORDER = (NOTHING, *MEMORIES, WORLD_MODEL, ENSEMBLE, VOTING, "imagine_memory", SILENT, TRUTH)
 DRAWN = (NOTHING, *MEMORIES, WORLD_MODEL, TRUTH)  # beside frozen and trained policies; others are in tables
@@ -94,7 +94,8 @@ def facts(config: RunConfig) -> dict:
 
     notes: "nothing" without a world model; of a coupling that says none, its name; "placebo" of a world model that is
     taught other calls' replies, "imagine_silent" of one that is silent where it is unsure, "imagine_ensemble" of
-    several, "imagine_voting" of one that has several votes. Where later attempts read feedback that is said as well.
+    several, "imagine_voting" of one that has several votes, "imagine_reading" of one that reads similar calls; what is
+    made of these alone is "..._similar". Where later attempts read feedback that is said as well.
     """
     w = config.world_model
     if w is None:
@@ -102,9 +103,9 @@ def facts(config: RunConfig) -> dict:
     elif w.shuffle:
         notes = PLACEBO
     else:
-        ways = {ENSEMBLE: w.members > 1, VOTING: w.votes > 1, SILENT: w.unsure_below}
+        ways = {ENSEMBLE: w.members > 1, VOTING: w.votes > 1, SILENT: w.unsure_below, READING: w.reads}
         imagine = next((way for way, goes in ways.items() if goes), WORLD_MODEL)
-        said = {"memory": w.recall, "truth": TRUTH, "imagine": imagine}
+        said = {"memory": f"{w.recall}_similar" if w.reads else w.recall, "truth": TRUTH, "imagine": imagine}
         notes = said.get(w.coupling, w.coupling)
     if config.feedback:
         said = {"shuffled": "others' feedback", "none": "tried again"}.get(config.feedback.source, "feedback")

@@ -132,6 +132,10 @@ TABLES = {
     "that four worlds are new to the comparison:",
     "04_six_known": "### What is known of six kinds of circumstances\n\nWhat these know at the end, as above:",
     "04_six_levels": "### Six kinds of circumstances, by level\n\nSuccess at the end, as in the other tables by level:",
+    "04_reads": "### A world model that reads similar calls\n\n"
+    "Worlds 11 to 15, policies frozen, a base that was taught to read ([reads.yaml](../configs/reads.yaml)):",
+    "04_reads_verdicts": "### Claims about reading\n\nWritten before any run in these worlds; a table of their own:",
+    "04_reads_known": "### What is known by reading\n\nWhat these know at the end, as above:",
     "04_second_base": "### A base that never saw a note\n\n"
     "As in the factorial, in the same worlds, with a base that was pretrained without notes\n"
     "([second_base.yaml](../configs/second_base.yaml)):",

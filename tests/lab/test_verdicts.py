@@ -292,6 +292,7 @@ def test_the_claims_are_about_arms_that_exist(monkeypatch):
         "backoff": ["science.yaml"],
         "six": ["six.yaml"],
         "confirm": ["confirm.yaml"],
+        "reads": ["reads.yaml"],
     }
     for table, files in grids.items():
         arms = {arm for file in files for arm in by_arm(read_grid(Path("configs") / file, "out"))}
@@ -350,6 +351,32 @@ def test_what_is_asked_again_elsewhere_is_what_was_asked(monkeypatch):
         same = science[folder.with_name(f"world{config.env.world_seed - 5}-seed0")]
         env = dataclasses.replace(same.env, world_seed=config.env.world_seed)
         assert config == dataclasses.replace(same, env=env) and config.env.world_seed not in seen
+
+
+def test_who_reads_differs_in_what_its_name_says(monkeypatch):
+    """In worlds that no other grid names, all with the base that was taught to read, nothing of the policy trained."""
+    monkeypatch.chdir(ROOT)
+    others = {p for p in Path("configs").glob("*.yaml") if "arms:" in p.read_text()} - {Path("configs/reads.yaml")}
+    seen = {config.env.world_seed for path in others for config in read_grid(path, "out").values()}
+    science, grid = (read_grid(f"configs/{name}.yaml", "out") for name in ("science", "reads"))
+    assert not seen & {config.env.world_seed for config in grid.values()}
+    same = {"unread": "imagine_frozen", "backoff": "backoff_frozen", "additive": "additive_frozen"}
+    same |= {"grammar": "grammar_frozen", "truth_frozen": "truth_frozen", "nothing_frozen": "nothing_frozen"}
+    own = {"reading": {"reads": 8, "updates": 5, "anonymise": 0}}
+    own["reading_untaught"] = own["reading"] | {"updates": 0, "lam": 0}
+    own |= {f"{recall}_similar": {"reads": 8, "anonymise": 0} for recall in ("nearest", "vote", "additive", "grammar")}
+    alike = {"reading": "imagine_frozen", "reading_untaught": "imagine_frozen"}
+    alike |= {f"{recall}_similar": f"{recall}_frozen" for recall in ("nearest", "vote", "additive", "grammar")}
+    for folder, config in grid.items():
+        arm = folder.parent.name
+        twin = science[Path("out", (same | alike)[arm], f"world{config.env.world_seed - 10}-seed0")]
+        model = dataclasses.replace(twin.model, base="data/base_reading")
+        env, w = dataclasses.replace(twin.env, world_seed=config.env.world_seed), twin.world_model
+        every = twin.eval_every if arm in ("nothing_frozen", "truth_frozen") else 320
+        expected = dataclasses.replace(twin, name=config.name, env=env, model=model, eval_every=every)
+        if arm in own:
+            expected = dataclasses.replace(expected, world_model=dataclasses.replace(w, **own[arm]))
+        assert config == expected, arm
 
 
 def test_arms_beside_three_world_models_differ_in_what_their_names_say(monkeypatch):
