@@ -223,7 +223,7 @@ base-without: setup  ## pretrain the second base again, which never sees a note 
 
 base-reading: setup  ## pretrain the base that reads similar calls again (an hour; resumable)
 	@echo "== base-reading: data/base_reading/recipe.py"
-	$(BIN)/python data/base_reading/recipe.py --begin-with data/base
+	$(BIN)/python data/base_reading/recipe.py
 
 base-shell: setup  ## pretrain the embedded base of the shell world again (needs bubblewrap; resumable)
 	@echo "== base-shell: data/base_shell/recipe.py"

@@ -158,17 +158,15 @@ class WorldModelConfig:
             raise ConfigError("coupling 'echo' learns in the policy's own pass: no shuffle, anonymise or schedule.")
         if self.shuffle and self.predict != "phone":
             raise ConfigError("world_model.shuffle deals out phone replies: set world_model.predict to 'phone'.")
-        notes = ("imagine", "imagine_memory", "memory", "truth")
-        if self.context_distillation and self.coupling not in notes:
+        asked = self.coupling in ("imagine", "imagine_memory")
+        if self.context_distillation and not asked and self.coupling not in ("memory", "truth"):
             raise ConfigError("world_model.context_distillation is about notes: set coupling 'imagine'.")
         unread = self.shuffle or self.anonymise or self.curiosity  # these learn, or judge, by calls as they were heard
-        if self.reads and (unread or self.coupling not in notes[:3]):
-            raise ConfigError(
-                "world_model.reads: set coupling 'imagine' or 'memory', and no shuffle, anonymise or curiosity."
-            )
+        if self.reads and (unread or not asked) and self.coupling != "memory":
+            raise ConfigError("world_model.reads: set coupling 'imagine'; no shuffle, anonymise or curiosity.")
         if self.curiosity and (self.shuffle or self.coupling in ("memory", "truth", "cloning")):
             raise ConfigError("world_model.curiosity asks who learned the replies: set coupling 'imagine', no shuffle.")
-        if self.members * self.votes > 1 and (self.curiosity or self.coupling not in notes[:2]):
+        if self.members * self.votes > 1 and (self.curiosity or not asked):
             raise ConfigError("world_model.members and votes are for notes: set coupling 'imagine', and no curiosity.")
         if not self.dream_agreement:
             raise ConfigError("world_model.dream_agreement must be above 0.")

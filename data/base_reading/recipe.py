@@ -1,17 +1,18 @@
 """The recipe of the base that reads: on from the embedded base, with calls that are asked about after similar ones.
 
-    python data/base_reading/recipe.py --begin-with data/base  # about 1.5 s a step on one core; resumes
-    python data/base_reading/recipe.py --begin-with data/base --steps 50 --out build/base_reading
+    python data/base_reading/recipe.py  # about 1.5 s a step on one core; resumes
+    python data/base_reading/recipe.py --steps 50 --out build/base_reading
 
-In throw-away worlds tasks are heard; then the calls of others are asked about, each after the replies to the calls most
-like it (`lfo.couplings.memory.Nearest`, as in a run with `world_model.reads`). What can be learned is to take from
-these what belongs to this call: whose rule is whose, and what which circumstance demands. A quarter of the worlds have
-rules of no trade, and none lasts, so that none stays in the weights. The replies that are read are learned as well,
-each from those before it: nine replies where there would be one. Copying what was said of a circumstance is learned
-first, where there are few companies, calls to read, and rules of no trade (`FEW_UNTIL`). Most words of a reply are
-there by chance, and hide what is to be learned: up to `ALL_FROM` only names of fields, departments and statuses count,
-and some of the others; but what is chosen by what comes next gets too likely, so that from there on all words count.
-Beside it what the embedded base learned last, so that nothing is lost.
+In throw-away worlds tasks are heard; then the calls of others are asked about, each after the replies to the calls
+most like it (`lfo.couplings.memory.Nearest`, as in a run with `world_model.reads`; other than there, where scouts are
+never served, calls after somebody has served are heard, too). What can be learned is to take from these what belongs
+to this call: whose rule is whose, and what which circumstance demands. None of the worlds lasts, and some have rules
+of no trade, so that none stays in the weights; the others are drawn as those of the experiments are. The replies that
+are read are learned as well, each from those before it: nine replies where there would be one. Copying what was said
+of a circumstance is learned first, where there are few companies, no two of a trade, and few calls to read (`FEW_UNTIL`).
+Most words of a reply are there by chance, and hide what is to be learned: up to `ALL_FROM` only names of fields,
+departments and statuses count, and some of the others; but what is chosen by what comes next gets too likely, so that
+from there on all words count. Beside it what the embedded base learned last, so that little is lost.
 
 Writes what data/base/recipe.py writes.
 """
@@ -19,10 +20,12 @@ Writes what data/base/recipe.py writes.
 from __future__ import annotations
 
 import itertools
+import json
 import random
 import runpy
 import shutil
 from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -154,12 +157,13 @@ def known(folder: Path) -> dict[str, dict[str, float]]:
         settings["world_model.reads"] = reads
         rows = learned_rows([KINDS], WORLDS, [CALLS], replies=["reasons"], **settings)
         found[f"{name}, {reads or 'no'} calls read"] = rows
-    for recall, world in itertools.product(("nearest", "additive", "grammar"), WORLDS):
+    tellers = itertools.product((max(READ), 0), ("nearest", "backoff", "additive", "grammar"), WORLDS)
+    for reads, recall, world in tellers:
         env = make_environment(EnvConfig(world_seed=world, circumstances=KINDS, replies="reasons"))
-        teller = make_teller(recall, env.knowledge, max(READ))
+        teller = make_teller(recall, env.knowledge, reads)
         teller.hear(env.knowledge.general(heard_calls(env, CALLS, world)))
         rows = [{"split": split} | right(env, teller.answer, split) for split in ("validation", "test")]
-        found.setdefault(f"`{recall}`, of the same {max(READ)}", []).extend(rows)
+        found.setdefault(f"`{recall}`, of {f'the same {reads}' if reads else f'all {CALLS}'}", []).extend(rows)
     return {name: _shares(rows) for name, rows in found.items()}
 
 
@@ -181,67 +185,71 @@ without being taught (arXiv 2005.14165). It is of no use for anything else.
 Load it with plain `transformers`: `AutoModelForCausalLM.from_pretrained("data/base_reading")`, and the same for
 `AutoTokenizer`. Licence: Apache-2.0. No text of any person or third party went into it.
 
-**Training data.** {reading:.0%} of the tokens: calls in throw-away worlds that last {world_steps} steps, three
-quarters of them with rules of a trade, the others with none, each after up to {read} calls like it, of other
-tasks; all replies are trained on. Up to step {few_until} there are few companies, without a trade, and up to four
-calls are read. Up to step {all_from} names of fields, departments and statuses count there,
-and {some:.0%} of the other words; from there on, all. The others: what the embedded base would have read next. Of
-the worlds of the experiments it has read nothing, nor any held-out phrasing of CSRs.
-`data/base_reading/recipe.py` is the recipe ({steps} steps of {tokens} tokens); these weights were made by it in
-one go, `--begin-with data/base`.
+**Training data.** {reading:.0%} of the tokens: calls in throw-away worlds that last {world_steps} steps, each after
+up to {most} calls like it, of other tasks; all replies are trained on. Up to step {few_until} there are few
+companies, no two of a trade, and up to four calls are read; then a quarter of the worlds has no trades, and the
+others are drawn as those of the experiments are, from the same names and with the same share of exceptions: it knows
+what rules are like, and none of theirs. In three of ten worlds CSRs only list what they want. Up to step {all_from}
+names of fields, departments and statuses count there, and {some:.0%} of the other words; from there on, all. The
+other tokens: what the embedded base would have read next. All phrasings of users, no held-out phrasing of CSRs.
+`data/base_reading/recipe.py` is the recipe ({steps} steps of {tokens} tokens); these weights were made by it, from
+those of `data/base`.
 
-**What was measured**, nothing trained. Replies on the ways of held-out tasks that are right in meaning, worlds
-{first} to {last} (those for tuning), {kinds} circumstances, with reasons, when {calls} calls had been heard;
-beside it what the nearest of the same calls was answered, and what is made of them by a classifier that is told
-what fields and circumstances are (`additive`) and by somebody who is told how everything is said (`grammar`):
+**What was measured**, nothing trained. Replies to calls on the ways of held-out tasks that are right in meaning,
+worlds {first} to {last} (those for tuning), {kinds} circumstances, with reasons, when {calls} calls on the ways of
+training tasks had been heard; those after somebody has served as well, which a run's scouts do not hear. Beside it
+what others make of the same calls, and of all: `nearest` takes the reply to the nearest, `backoff` looks up,
+`additive` is a classifier that is told what fields and circumstances are, `grammar` is told how everything is said
+as well:
 
 | | known companies | new companies |
 |---|---|---|
 {answers}
 
 And what the [embedded base](../base/README.md) is measured by, in world 0 ({rollouts} rollouts each without notes
-and with true ones):
+and with true ones), beside that. A policy begins a little worse with this one:
 
-| | measured |
-|---|---|
-| field values that are faithful copies | {faithful_copies[values]:.1%} of {copies[values]} |
-| phone numbers in the first two calls | {faithful_copies[numbers]:.1%} of {copies[numbers]} |
-| phone numbers in later calls | {faithful_copies[later numbers]:.1%} of {copies[later numbers]} |
-| tool calls that can be read | {readable_calls:.1%} of {calls_made} |
-| success without notes | {success:.1%} |
-| success with true notes | {success_with_truth:.1%} |
-| the same, greedy, 100 validation tasks | {greedy:.0%} |
+| | this base | the embedded base |
+|---|---|---|
+{acting}
 
-**Limits.** Those of the embedded base. It reads no more than {read} calls, and such as it was taught.
+**Limits.** Those of the embedded base, but that a question with {most} calls before it has some 700 tokens, up to
+about 1,000. It reads no more than {most} calls, and such as it was taught.
 """
 
 
-def write_card(folder: Path, tokens: int) -> None:
-    """recipe.json (settings, checksums, measurements) and the model card made from it."""
+def write_card(folder: Path, told: Mapping) -> None:
+    """recipe.json (settings, checksums, measurements) and the model card made from it. told: to this script."""
     measured = first_recipe().judge(folder, True) | {"known": known(folder)}
-    settings = {
-        "seed": SEED,
-        "steps": STEPS,
-        "few_until": FEW_UNTIL,
-        "all_from": ALL_FROM,
-        "tokens": tokens,
-        "reading": READING,
-        "some": SOME,
-    }
+    settings = {"seed": SEED, **told, "few_until": FEW_UNTIL, "all_from": ALL_FROM, "reading": READING, "some": SOME}
+    settings |= {"world_steps": WORLD_STEPS, "companies": COMPANIES, "heard": HEARD, "read": READ, "rows": ROWS}
     facts = pretraining.write_facts(folder, load_base(folder), settings, measured)
-    answers = "\n".join(
-        f"| {name} | {of['validation']:.0%} | {of['test']:.0%} |" for name, of in measured["known"].items()
-    )
-    said = {"answers": answers, "calls_made": measured["calls"], "calls": CALLS, "kinds": KINDS, "read": max(READ)}
-    said |= {"first": WORLDS[0], "last": WORLDS[-1], "world_steps": WORLD_STEPS}
-    said["greedy"] = measured["greedy_success_with_truth"]["0"]
-    (folder / "README.md").write_text(CARD.format(**{**facts, **measured, **said}))
+    first = json.loads((HERE.parent / "base" / "recipe.json").read_text())["measured"]
+    answers = [f"| {name} | {of['validation']:.0%} | {of['test']:.0%} |" for name, of in measured["known"].items()]
+    said = {"answers": "\n".join(answers), "acting": _acting(measured, first), "calls": CALLS, "kinds": KINDS}
+    said |= {"first": WORLDS[0], "last": WORLDS[-1], "most": max(READ), "rollouts": measured["rollouts"]}
+    (folder / "README.md").write_text(CARD.format(**facts, **said))
+
+
+def _acting(mine: Mapping, first: Mapping) -> str:
+    """Rows of a table: what both bases do that act."""
+    shown: dict[str, Callable[[Mapping], float]] = {
+        "field values that are faithful copies": lambda m: m["faithful_copies"]["values"],
+        "phone numbers in the first two calls": lambda m: m["faithful_copies"]["numbers"],
+        "phone numbers in later calls": lambda m: m["faithful_copies"]["later numbers"],
+        "tool calls that can be read": lambda m: m["readable_calls"],
+        "success without notes": lambda m: m["success"],
+        "success with true notes": lambda m: m["success_with_truth"],
+        "the same, greedy, 100 validation tasks": lambda m: m["greedy_success_with_truth"]["0"],
+    }
+    return "\n".join(f"| {name} | {of(mine):.1%} | {of(first):.1%} |" for name, of in shown.items())
 
 
 def main() -> None:
     parser = pretraining.arguments(__doc__, HERE, STEPS, 0)
-    parser.set_defaults(tokens=5000, lr=1.5e-3)
+    parser.set_defaults(tokens=5000, lr=1.5e-3, begin_with=HERE.parent / "base")
     args = parser.parse_args()
+    args.steps = min(args.steps, STEPS)
     args.out.mkdir(parents=True, exist_ok=True)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(HERE.parent / "base" / name, args.out)
@@ -256,7 +264,9 @@ def main() -> None:
 
     schedule = pretraining.Schedule(STEPS, STEPS, args.lr)
     pretraining.pretrain(args, model, codec, schedule, Documents(codec, args.tokens).draw, scores, ROWS)
-    write_card(args.out, args.tokens)
+    write_card(
+        args.out, {"steps": args.steps, "tokens": args.tokens, "lr": args.lr, "begun_with": args.begin_with.name}
+    )
 
 
 if __name__ == "__main__":

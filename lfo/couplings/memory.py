@@ -49,11 +49,13 @@ class Memory(Noted):
 
 def make_teller(recall: str, knowledge: Knowledge, reads: int = 0) -> Teller:
     """Who makes something of what was heard. reads: of so many similar calls alone, each time; 0: of all."""
+    if recall in NEIGHBOURS:
+        return Nearest(knowledge, NEIGHBOURS[recall], closely=reads > 0)
     if reads:
         return OfSimilar(recall, knowledge, reads)
     if recall in ("table", "backoff"):
         return Table(knowledge, backs_off=recall == "backoff")
-    return Nearest(knowledge, NEIGHBOURS[recall]) if recall in NEIGHBOURS else knowledge.classifier(recall)
+    return knowledge.classifier(recall)
 
 
 class Table:
@@ -131,7 +133,7 @@ class Nearest:
 
 
 class OfSimilar:
-    """Answers from those calls alone that a world model would read before the question (`Imagine.informed`)."""
+    """Answers from the most similar calls alone, as a world model that reads is given them (`Imagine.informed`)."""
 
     def __init__(self, recall: str, knowledge: Knowledge, reads: int):
         self.recall, self.library = recall, Nearest(knowledge, reads, closely=True)

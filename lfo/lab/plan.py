@@ -323,7 +323,7 @@ def _learner_items(shape: Shape, config: RunConfig, device: str, logits: int, le
 
 
 def _reads(config: RunConfig) -> bool:
-    return bool(config.world_model and config.world_model.reads)
+    return bool(config.world_model and config.world_model.reads) and config.coupling != "memory"
 
 
 def question_tokens(config: RunConfig) -> int:

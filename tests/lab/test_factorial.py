@@ -106,6 +106,8 @@ def no_figure_stays_open():
         ({"world_model": {"members": 3}}, ("imagine_ensemble", TRAINED)),
         ({"world_model": {"votes": 3}}, ("imagine_voting", TRAINED)),
         ({"world_model": {"unsure_below": 0.5}}, ("imagine_silent", TRAINED)),
+        ({"world_model": {"reads": 8}}, ("imagine_reading", TRAINED)),
+        ({"world_model": {"coupling": "memory", "recall": "vote", "reads": 8}}, ("vote_similar", TRAINED)),
         ({"world_model": {"shuffle": True}}, (PLACEBO, TRAINED)),
         ({"world_model": {"coupling": "memory", "recall": "nearest"}}, ("nearest", TRAINED)),
         ({"world_model": {"coupling": "truth"}, "policy": {"learning_rate": 0}}, (TRUTH, FROZEN)),
