@@ -9,10 +9,10 @@ never served, calls after somebody has served are heard, too). What can be learn
 to this call: whose rule is whose, and what which circumstance demands. None of the worlds lasts, and some have rules
 of no trade, so that none stays in the weights; the others are drawn as those of the experiments are. The replies that
 are read are learned as well, each from those before it: nine replies where there would be one. Copying what was said
-of a circumstance is learned first, where there are few companies, no two of a trade, and few calls to read (`FEW_UNTIL`).
-Most words of a reply are there by chance, and hide what is to be learned: up to `ALL_FROM` only names of fields,
-departments and statuses count, and some of the others; but what is chosen by what comes next gets too likely, so that
-from there on all words count. Beside it what the embedded base learned last, so that little is lost.
+of a circumstance is learned first, where there are few companies, no two of a trade, and few calls to read
+(`FEW_UNTIL`). Most words of a reply are there by chance, and hide what is to be learned: up to `ALL_FROM` only names
+of fields, departments and statuses count, and some of the others; but what is chosen by what comes next gets too
+likely, so that from there on all words count. Beside it what the embedded base learned last, so that little is lost.
 
 Writes what data/base/recipe.py writes.
 """
