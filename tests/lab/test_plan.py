@@ -215,6 +215,8 @@ def test_who_reads_before_it_answers_has_longer_rows(large):
     assert more / kept == question_tokens(reading) / 1024 > 2
     packed, reads = (bytes_of(with_distributed(c, micro_batch_tokens=4096)) for c in (short, reading))
     assert all(reads[name] >= packed[name] for name in packed), "shorter rows fill a micro-batch better"
+    remembering = dataclasses.replace(reading.world_model, coupling="memory")
+    assert question_tokens(dataclasses.replace(reading, world_model=remembering)) == question_tokens(short), "no model"
 
 
 def test_an_entropy_bonus_keeps_probabilities_and_their_products(large):
