@@ -145,14 +145,14 @@ def unseen(codec: Codec, worlds: int = 2) -> list[Document]:
 # --- what was made ---------------------------------------------------------------------------
 
 WORLDS, CALLS, KINDS = (100, 101, 102), 320, 4  # those for tuning; the calls that are heard; kinds of circumstances
-READERS = {"this base": HERE, "the embedded base": HERE.parent / "base"}
 
 
 def known(folder: Path) -> dict[str, dict[str, float]]:
     """Share of the replies to calls on the ways of held-out tasks that are right in meaning, by who answers and split,
     over the tuning worlds; nothing is learned there."""
     found: dict[str, list[dict]] = {}
-    for (name, base), reads in itertools.product((READERS | {"this base": folder}).items(), (0, max(READ))):
+    readers = {"this base": folder, "the embedded base": HERE.parent / "base"}
+    for (name, base), reads in itertools.product(readers.items(), (0, max(READ))):
         settings = {"model.base": str(base), "world_model.updates": 0, "world_model.anonymise": 0}
         settings["world_model.reads"] = reads
         rows = learned_rows([KINDS], WORLDS, [CALLS], replies=["reasons"], **settings)
