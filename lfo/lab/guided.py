@@ -13,7 +13,7 @@ import pandas as pd
 from matplotlib.ticker import PercentFormatter
 
 from lfo.lab.factorial import MOST, NOTED, baseline_of, draw_curves, in_tasks, looks_of
-from lfo.lab.hierarchy import Study, final, middle, reach, read_curves, relative_to
+from lfo.lab.hierarchy import Study, final, middle, reach, read_curves, relative_to, times_fewer
 from lfo.lab.reading import SPLIT_NAMES, Runs, aligned, by_run, count_runs, frame
 from lfo.lab.statistics import together
 from lfo.lab.verdicts import Claim
@@ -69,7 +69,7 @@ def feedback_table(runs: Runs) -> pd.DataFrame:
 def unaided_table(runs: Runs) -> pd.DataFrame:
     """What policies do without notes at the last evaluation, by arm and companies: medians over the runs with 95%
     intervals; with notes: the same episodes with those that their coupling says, where it says some; tasks: to most of
-    what the baseline ends with."""
+    what the baseline ends with, times fewer (their low, high): than its own, 0 where the median run never arrives."""
     bare, noted = _unaided(runs)
     rows, baseline = [], baseline_of(runs)
     for split, companies in SPLIT_NAMES.items():
@@ -83,6 +83,9 @@ def unaided_table(runs: Runs) -> pd.DataFrame:
             tasks = in_tasks({"median": arrived.value, "low": arrived.low, "high": arrived.high}) if arrived else ""
             with_notes = told.find(final, middle(arm), [arm]).value if arm in noted else None
             row |= {"high": found.high, "with notes": with_notes, f"tasks to {MOST:.0%} of the baseline": tasks}
+            if arrived and arm != baseline:
+                fewer = times_fewer(shares, reach(MOST), arm, baseline)
+                row |= {"times fewer": fewer.value, "times low": fewer.low, "times high": fewer.high}
             rows.append(row | {"runs": found.runs})
     return pd.DataFrame(rows)
 

@@ -177,6 +177,7 @@ def test_what_a_policy_can_do_without_its_notes(without_notes):
     assert found.loc["imagine", "with notes"] == 0.75 and found["with notes"].isna().sum() == 2
     tasks = found["tasks to 90% of the baseline"].to_dict()
     assert tasks == {"baseline": "40", "feedback": "40", "imagine": "never"}, "with no interval: draws are 0, too"
+    assert found["times fewer"].dropna().to_dict() == {"feedback": 1.0, "imagine": 0.0}
     assert unaided_table({"frozen": without_notes["frozen"]}).empty
 
 

@@ -419,7 +419,7 @@ def test_the_arms_that_two_grids_share_are_the_same_runs(monkeypatch):
     one, other = (read_grid(Path("configs") / f"{name}.yaml", "out") for name in ("science", "feedback_grid"))
     shared = set(one) & set(other)
     assert {folder.parent.name for folder in shared} == {
-        *("baseline", "table", "imagine", "truth_frozen", "cloning", "dream")
+        *("baseline", "baseline_imitate", "table", "imagine", "truth_frozen", "cloning", "dream")
     }
     assert all(one[folder] == other[folder] for folder in shared)
 
