@@ -178,6 +178,7 @@ TABLES = {
     "Where each ends, as a share of what the truth gives, against the 70% that were aimed at:",
     "08_imitation": "### Feedback: beside imitation of one's own successes\n\n"
     "A claim that was written down when its runs had been seen:",
+    "08_long": "### Feedback: twice the tasks\n\nClaims that were written down before it was run:",
     "08_questions": "### Feedback: five questions\n\nWhat its claims answer:",
     "08_feedback": "### Feedback: in training\n\n"
     "First tries, rollouts that read feedback, by place in the group, and why attempts failed; medians over the runs:",
