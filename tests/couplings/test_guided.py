@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 
 import pytest
 from calling import BILLING, CALL, FORM, REPLY, SEARCH, notes_of, playing
@@ -18,6 +19,7 @@ from lfo.couplings.plain import ALONE, SHARED
 from lfo.couplings.retry import Retry
 from lfo.envs.base import written
 from lfo.envs.phone.tools import phone_call, search
+from lfo.envs.phone.user import UserSimulator
 from lfo.rollout.play import Row, play
 from lfo.types import Call, Encoded, Example, Feedback, Role, Sample
 
@@ -116,6 +118,23 @@ def test_a_later_rollout_reads_of_exactly_the_failed_attempts_before_it(guided, 
     assert third[: len(second)] == second and any("and was declined" in note for note in third)
     assert fourth == third, "of a success there is nothing to tell"
     assert [row.position for row in rows] == [1, 2, 3, 4]
+
+
+def test_who_mistakes_a_value_at_first_does_so_in_every_attempt(guided, bank, attempt, tiny):
+    """An attempt is a new episode of the same user: what was understood in the last one has to be understood again."""
+    task = attempt("bill").task
+    truth = tiny.profiles[task.profile_id]
+    users = ((seed, UserSimulator(truth, f"{seed}/bill")) for seed in range(1_000))
+    seed = next(seed for seed, user in users if user.give("account_number") != truth.values["account_number"])
+    coupling = guided(wave=1)
+    waves = coupling.waves(task, 0, seed, 3)
+    engine = Scripted(bank, playing(SEARCH, FORM, CALL, ""))
+    rows = play(engine, bank, [waves], coupling, coupling.config.rollout, 5, "phone")
+    forms = [turn.observation for row in rows for turn in row.turns if turn.tool == "auth_info_form"]
+    given = [re.findall(r'"account_number": "(\w+)"', form) for form in forms]
+    assert (
+        len(given) == 3 and len(given[0]) == 1 and given[0] == given[1] == given[2] != [truth.values["account_number"]]
+    )
 
 
 def test_feedback_stands_after_the_directory_and_before_the_form(guided, group, bank):

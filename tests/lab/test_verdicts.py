@@ -424,6 +424,16 @@ def test_the_arms_that_two_grids_share_are_the_same_runs(monkeypatch):
     assert all(one[folder] == other[folder] for folder in shared)
 
 
+@pytest.mark.parametrize("name", ["science", "feedback_grid", "confirm", "six", "reads", "second_base"])
+def test_arms_are_given_the_same_tasks(name, monkeypatch):
+    """Of one world and seed: a stream is a function of the environment's tasks and the seed alone (`TaskStream`)."""
+    monkeypatch.chdir(ROOT)
+    worlds = {}
+    for folder, config in read_grid(Path("configs") / f"{name}.yaml", "out").items():
+        worlds.setdefault(folder.name, []).append((config.env, config.seed))
+    assert len(worlds) >= 5 and all(one == first for first, *others in worlds.values() for one in others)
+
+
 def test_the_second_base_is_all_that_its_arms_have_of_their_own(monkeypatch):
     monkeypatch.chdir(ROOT)
     first, second = (read_grid(Path("configs") / f"{name}.yaml", "out") for name in ("science", "second_base"))
