@@ -1,7 +1,8 @@
 """Another try after a failure: success within k attempts, and what it costs in calls, of a run's newest policy.
 
 Real agents try again. An attempt is a new episode with the same user; from the second on the policy reads what was
-answered in those before (`lfo.couplings.retry`). `measure_attempts` writes one row per attempt into the run folder.
+answered in those before (`lfo.couplings.retry`), with the notes of its coupling beside it or without.
+`measure_attempts` writes one row per attempt into the run folder.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ import pandas as pd
 
 from lfo.couplings.retry import Retry
 from lfo.evaluate import play_tasks
-from lfo.lab.reading import Runs, by_run, cells, measurements, parts, read_measurement, write_measurement
-from lfo.lab.transfer_tables import ATTEMPTS, best_of, estimate, with_companies
+from lfo.lab.reading import Runs, by_run, cells, parts, read_measurement, write_measurement
+from lfo.lab.transfer_tables import ATTEMPTS, NOTED, attempt_frame, best_of, estimate
 from lfo.runs import RunFolder
 from lfo.train import Player, load_player
 from lfo.types import Rollout, Task
@@ -23,33 +24,34 @@ from lfo.types import Rollout, Task
 MOST = 4
 
 
-def measure_attempts(folder: str | Path, most: int = MOST) -> pd.DataFrame:
+def measure_attempts(folder: str | Path, most: int = MOST, notes: bool = False) -> pd.DataFrame:
     """One row per greedy attempt: split, task_id, level, attempt (from 1), success, calls. Measured once, or
     again if there were fewer attempts and adapters are still here.
 
-    calls: actions, where the environment knows no calls.
+    calls: actions, where the environment knows no calls. notes: later attempts read the notes of the run's coupling as
+    well, as they do anyway in a run with `feedback`; a table of its own.
 
     A task is tried until it succeeds, `most` times at most.
     """
-    run = RunFolder(folder)
-    if run.measured(ATTEMPTS):
-        found = read_measurement(run, ATTEMPTS)
+    run, file = RunFolder(folder), NOTED if notes else ATTEMPTS
+    if run.measured(file):
+        found = read_measurement(run, file)
         last, again = found.groupby(["split", "task_id"]).last(), any(run.path.glob("adapters/v*"))
         if not again or (last["success"] | (last["attempt"] >= most)).all():
             return found
     player, rows = load_player(folder), []
     for split in player.config.eval_splits:
         tasks = player.env.tasks(split)[: player.config.eval_tasks]
-        rows += [{"split": split, **row} for row in attempt_rows(player, tasks, most)]
-    return write_measurement(run, ATTEMPTS, rows)
+        rows += [{"split": split, **row} for row in attempt_rows(player, tasks, most, notes)]
+    return write_measurement(run, file, rows)
 
 
-def attempt_rows(player: Player, tasks: Sequence[Task], most: int) -> list[dict]:
+def attempt_rows(player: Player, tasks: Sequence[Task], most: int, notes: bool = False) -> list[dict]:
     """`measure_attempts` of some tasks: task_id, level, attempt (from 1), success, calls."""
     earlier: dict[str, list[Rollout]] = defaultdict(list)
     guided = bool(player.config.feedback)  # its own coupling would cut what it tells to what fits in training
     first = player.coupling.inner if guided else player.coupling
-    coupling = Retry(first, earlier, notes=guided)
+    coupling = Retry(first, earlier, notes=guided or notes)
     rows, left = [], list(tasks)
     for attempt in range(1, most + 1):
         if not left:
@@ -71,9 +73,7 @@ def attempt_table(runs: Runs, most: int = MOST, by: str | None = None) -> pd.Dat
     calls per success: of all attempts up to the k-th; inf where none succeeds.
     """
     rows = []
-    remedy = "run notebook 04, or `lfo.lab.attempts.measure_attempts` on the run folder"
-    frame = with_companies(measurements(runs, ATTEMPTS, remedy), runs)
-    for named, part in parts(frame, "arm", "split", by):
+    for named, part in parts(attempt_frame(runs), "arm", "split", by):
         for k in range(1, most + 1):
             within = part[part["attempt"] <= k]
             found = estimate(best_of(part, k), ["success"])

@@ -136,6 +136,9 @@ TABLES = {
     "Worlds 11 to 15, policies frozen, a base that was taught to read ([reads.yaml](../configs/reads.yaml)):",
     "04_reads_verdicts": "### Claims about reading\n\nWritten before any run in these worlds; a table of their own:",
     "04_reads_known": "### What is known by reading\n\nWhat these know at the end, as above:",
+    "04_noted": "### Another try, with one's notes\n\n"
+    "Worlds 11 to 15: later attempts read what was answered, with the notes of their coupling (notes kept) or without:",
+    "04_noted_verdicts": "### Claims about notes that are kept\n\nWritten before anybody tried again in these worlds:",
     "04_second_base": "### A base that never saw a note\n\n"
     "As in the factorial, in the same worlds, with a base that was pretrained without notes\n"
     "([second_base.yaml](../configs/second_base.yaml)):",

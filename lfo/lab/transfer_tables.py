@@ -1,5 +1,6 @@
 """Tables of frozen runs: elsewhere (transfer.csv), told more or less (told.csv), by the notes they read (notes.csv),
-what they know (way.csv), see `lfo.lab.transfer`; within several attempts (attempts.csv), see `lfo.lab.attempts`.
+what they know (way.csv), see `lfo.lab.transfer`; within several attempts (attempts.csv, attempts_noted.csv), see
+`lfo.lab.attempts`.
 
 Every interval is that of `lfo.lab.hierarchy`: worlds, runs, companies and tasks are resampled.
 """
@@ -21,6 +22,7 @@ from lfo.lab.statistics import Estimate, in_percent, pass_hat_k
 from lfo.runs import RunFolder
 
 TRANSFER, TOLD, NOTES, WAY, ATTEMPTS = "transfer.csv", "told.csv", "notes.csv", "way.csv", "attempts.csv"
+NOTED, KEPT = "attempts_noted.csv", ", notes kept"  # of those whose later attempts read their arm's notes as well
 FIRST = number(0)
 
 
@@ -42,11 +44,26 @@ def transferred(runs: Runs, split: str, levels: Sequence[int] | None) -> list[Cu
 
 def within(runs: Runs, split: str, attempts: int) -> list[Curve]:
     """Success within so many attempts on a split, of the runs where that was measured, as curves of one place."""
-    there = _with_file(runs, ATTEMPTS)
-    if not any(there.values()):
+    there = {arm: there for arm, there in _with_file(runs, ATTEMPTS).items() if there}
+    if not there:
         return []
-    rows = with_companies(measurements(there, ATTEMPTS, "measure it"), there).query("split == @split")
-    return curves_of(best_of(rows, attempts), ["success"])
+    return curves_of(best_of(attempt_frame(there).query("split == @split"), attempts), ["success"])
+
+
+def attempt_frame(runs: Runs) -> pd.DataFrame:
+    """All attempts of the runs. Those whose later ones read their arm's notes as well are of an arm of their own,
+    `<arm>, notes kept`, where that was measured.
+
+    Raises:
+        RunError: nobody tried again in a run.
+    """
+    remedy = "run notebook 04, or `lfo.lab.attempts.measure_attempts` on the run folder"
+    rows, kept = measurements(runs, ATTEMPTS, remedy), _with_file(runs, NOTED)
+    if any(kept.values()):
+        noted = measurements(kept, NOTED, remedy)
+        rows = pd.concat([rows, noted.assign(arm=noted["arm"] + KEPT)], ignore_index=True)
+        runs = dict(runs) | {arm + KEPT: there for arm, there in kept.items()}
+    return with_companies(rows, runs)
 
 
 def informed(runs: Runs, split: str) -> list[Curve]:

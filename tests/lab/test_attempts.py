@@ -11,6 +11,7 @@ from test_factorial import write_run
 
 from lfo.lab import attempts
 from lfo.lab.attempts import ATTEMPTS, attempt_rows, attempt_table, measure_attempts
+from lfo.lab.transfer_tables import KEPT, NOTED, attempt_frame, within
 from lfo.runs import RunError
 
 NEEDED = {"a": 1, "b": 3, "c": 9}  # attempts until a task succeeds
@@ -95,14 +96,29 @@ def test_whoever_was_trained_with_feedback_is_told_by_what_it_stands_around(monk
     assert seen == [(subject.coupling, False), ("inside", True)]
 
 
+def test_notes_may_be_kept_and_are_measured_by_themselves(monkeypatch, tmp_path):
+    kept = []
+
+    def play(engine, codec, coupling, tasks, rollout, episodes):
+        kept.append(coupling.notes)
+        return [SimpleNamespace(success=True, turns=[], outcome=SimpleNamespace(metrics={})) for _ in tasks]
+
+    monkeypatch.setattr(attempts, "play_tasks", play)
+    monkeypatch.setattr(attempts, "load_player", lambda folder: player("a"))
+    folder = write_run(tmp_path / "run", {}, {"test": ["00"]})
+    for notes in (False, True, True):
+        measure_attempts(folder, most=2, notes=notes)
+    assert kept == [False, True] and (folder / NOTED).exists() and (folder / ATTEMPTS).exists()
+
+
 # --- the table -------------------------------------------------------------------------------
 
 
-def write_attempts(folder, *tries: tuple[str, int, int, int]) -> None:
+def write_attempts(folder, *tries: tuple[str, int, int, int], file: str = ATTEMPTS) -> None:
     """tries: task, attempt, success, calls."""
     names = ("task_id", "attempt", "success", "calls")
     rows = [{"split": "test", "level": 1} | dict(zip(names, row, strict=True)) for row in tries]
-    pd.DataFrame(rows).to_csv(folder / ATTEMPTS, index=False)
+    pd.DataFrame(rows).to_csv(folder / file, index=False)
 
 
 def test_success_within_k_attempts_by_hand(tmp_path):
@@ -120,6 +136,12 @@ def test_success_within_k_attempts_by_hand(tmp_path):
     assert (table["low"] <= table["success"]).all() and (table["success"] <= table["high"]).all()
     levels = attempt_table({"ours": folders}, most=2, by="level").query("attempts == 2").set_index("level")
     assert levels["success"].to_dict() == {1: (1 + 0.5) / 2}, "both tasks are of level 1"
+    write_attempts(folders[1], (first, 1, 1, 1), (second, 1, 1, 1), file=NOTED)
+    assert not attempt_frame({"ours": folders[:1]})["arm"].str.endswith(KEPT).any(), "the first run was not measured so"
+    table = attempt_table({"ours": folders}, most=2).set_index(["arm", "attempts"])
+    assert (table.loc[(f"ours{KEPT}", 2), "success"], table.loc[(f"ours{KEPT}", 2), "runs"]) == (1, 1)
+    assert table.loc[("ours", 2), "success"] == (1 + 0.5) / 2, "an arm of its own"
+    assert {curve.arm for curve in within({"ours": folders}, "test", 2)} == {"ours", f"ours{KEPT}"}
 
 
 def test_what_was_not_measured_is_named(tmp_path):

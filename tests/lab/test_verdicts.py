@@ -13,7 +13,7 @@ from lfo.lab.factorial import facts
 from lfo.lab.hierarchy import DRAWS, tasks_of
 from lfo.lab.reading import write_measurement
 from lfo.lab.sweep import by_arm, read_grid
-from lfo.lab.transfer_tables import ATTEMPTS, TOLD, TRANSFER
+from lfo.lab.transfer_tables import ATTEMPTS, KEPT, TOLD, TRANSFER
 from lfo.lab.verdicts import COLUMNS, JUDGED, Claim, concerned, read_claims, verdict_table
 from lfo.runs import RunFolder
 
@@ -304,6 +304,22 @@ def test_the_claims_are_about_arms_that_exist(monkeypatch):
         assert len(set(claims)) == len(claims) and len({(c.text, c.split) for c in claims}) == len(claims)
         assert 2 * len(claims) / DRAWS < 0.05, "no claim of so many could ever be decided"
         assert {c.split for c in claims} == {"validation", "test"} and all(": " in c.text for c in claims)
+
+
+@pytest.mark.parametrize(
+    ("table", "grid"),
+    [
+        ("noted", "reads"),
+        *((f"feedback_{about}", "feedback_grid") for about in ("aims", "imitation", "long")),
+        ("feedback_sources", "tuning_sources"),
+        ("feedback_levels", "feedback_levels"),
+    ],
+)
+def test_so_are_the_claims_of_smaller_tables(table, grid, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    claims, arms = read_claims(CLAIMS, table), by_arm(read_grid(Path("configs") / f"{grid}.yaml", "out"))
+    assert claims and {arm.removesuffix(KEPT) for c in claims for arm in c.arms} <= set(arms)
+    assert len({(c.text, c.split) for c in claims}) == len(claims)
 
 
 def test_the_claims_of_notebook_04_are_the_ones_that_were_agreed():
