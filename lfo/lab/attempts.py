@@ -17,7 +17,7 @@ from lfo.couplings.retry import Retry
 from lfo.evaluate import play_tasks
 from lfo.lab.reading import Runs, by_run, cells, parts, read_measurement, write_measurement
 from lfo.lab.transfer_tables import ATTEMPTS, NOTED, attempt_frame, best_of, estimate
-from lfo.runs import RunFolder
+from lfo.runs import RunError, RunFolder
 from lfo.train import Player, load_player
 from lfo.types import Rollout, Task
 
@@ -31,9 +31,14 @@ def measure_attempts(folder: str | Path, most: int = MOST, notes: bool = False) 
     calls: actions, where the environment knows no calls. notes: later attempts read the notes of the run's coupling as
     well, as they do anyway in a run with `feedback`; a table of its own.
 
+    Raises:
+        RunError: `notes`, where later attempts read them anyway.
+
     A task is tried until it succeeds, `most` times at most.
     """
     run, file = RunFolder(folder), NOTED if notes else ATTEMPTS
+    if notes and run.config.feedback:
+        raise RunError(f"{folder}: with `feedback` later attempts read notes anyway; leave `notes` out.")
     if run.measured(file):
         found = read_measurement(run, file)
         last, again = found.groupby(["split", "task_id"]).last(), any(run.path.glob("adapters/v*"))

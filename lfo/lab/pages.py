@@ -134,7 +134,8 @@ TABLES = {
     "04_six_levels": "### Six kinds of circumstances, by level\n\nSuccess at the end, as in the other tables by level:",
     "04_reads": "### A world model that reads similar calls\n\n"
     "Worlds 11 to 15, policies frozen, a base that was taught to read ([reads.yaml](../configs/reads.yaml)):",
-    "04_reads_verdicts": "### Claims about reading\n\nWritten before any run in these worlds; a table of their own:",
+    "04_reads_verdicts": "### Claims about reading\n\n"
+    "A table of their own, written before any run in these worlds was looked at; some when the first had begun:",
     "04_reads_known": "### What is known by reading\n\nWhat these know at the end, as above:",
     "04_noted": "### Another try, with one's notes\n\n"
     "Worlds 11 to 15: later attempts read what was answered, with the notes of their coupling (notes kept) or without:",

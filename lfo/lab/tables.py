@@ -209,10 +209,10 @@ def sweep_table(folders: Sequence[str | Path]) -> pd.DataFrame:
 
 def compute_table(runs: Runs) -> pd.DataFrame:
     """What the arms cost per sampled task, and as multiples of the first arm's: tokens sampled and trained on, and
-    seconds as `pace_table` compares them. rollouts per task: all that were sampled, whether or not they taught
-    anything. groups kept: the share that did. calls, replies per rollout: how many were made, and how many of them the
-    coupling took up. calls heard: different ones in all, those of scouts as well (of `cloning`: what it imitates; who
-    is told the truth learns nothing of them).
+    seconds as `pace_table` compares them. rollouts per task: the size of a group, scouts included, dreams apart. groups
+    kept: the share that taught anything, of those that were sampled. calls, replies per rollout: how many were made,
+    and how many of them the coupling took up. calls heard: different ones in all, those of scouts as well (of
+    `cloning`: what it imitates; who is told the truth learns nothing of them).
 
     Medians over the runs. Tokens of dreams are counted, dreamt tasks apart from the sampled ones. A baseline of equal
     compute is the first arm with so many more rollouts of a task (`rollout.group_size`) as the other's tokens are.
@@ -231,9 +231,9 @@ def compute_table(runs: Runs) -> pd.DataFrame:
     for arm, part in each.groupby("arm", sort=False):
         tasks, dreamt = (int(part[name].median()) for name in ("tasks", "dreamt"))
         kept = (part["groups_kept"] / part["groups_sampled"]).median()
-        size = RunFolder(runs[arm][0]).config.rollout.group_size
-        row = {"arm": arm, "runs": len(part), "tasks": tasks, "dreamt tasks": dreamt}
-        row |= {"rollouts per task": (part["groups_sampled"] * size / part["tasks"]).median(), "groups kept": kept}
+        size = float(RunFolder(runs[arm][0]).config.rollout.group_size)
+        row = {"arm": arm, "runs": len(part), "tasks": tasks, "dreamt tasks": dreamt, "rollouts per task": size}
+        row["groups kept"] = kept
         calls, replies, heard = part[list(CALLS)].median()
         row |= {"calls per rollout": calls, "replies per rollout": replies, "calls heard": heard}
         for kind in kinds:

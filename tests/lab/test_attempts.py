@@ -109,6 +109,9 @@ def test_notes_may_be_kept_and_are_measured_by_themselves(monkeypatch, tmp_path)
     for notes in (False, True, True):
         measure_attempts(folder, most=2, notes=notes)
     assert kept == [False, True] and (folder / NOTED).exists() and (folder / ATTEMPTS).exists()
+    guided = write_run(tmp_path / "guided", {"feedback": {}}, {"test": ["00"]})
+    with pytest.raises(RunError, match="leave `notes` out"):
+        measure_attempts(guided, notes=True)
 
 
 # --- the table -------------------------------------------------------------------------------

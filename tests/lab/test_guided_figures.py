@@ -158,7 +158,9 @@ def without_notes(runs, tmp_path) -> dict[str, list[Path]]:
         settings = {"name": "imagine", "world_model": {"coupling": "imagine"}}
         noted = {split: ["0000", "0001", "0111"] for split in SPLIT_NAMES}
         imagine.append(write_run(tmp_path / "imagine" / str(world), settings, noted, world))
-    for split, (tasks, alone) in itertools.product(SPLIT_NAMES, ((0, "0000"), (40, "0000"), (80, "0001"))):
+    for split, (tasks, alone) in itertools.product(
+        SPLIT_NAMES, ((0, "0000"), (40, "0000"), (80, "0001"), (120, "0001"))
+    ):
         where = {"tasks": tasks, "split": split}
         rows = [{"kind": "unaided_outcomes", "successes": alone, **where}]
         rows.append({"kind": "unaided", "level": 0, "success": alone.count("1") / 4, "n": 4, **where})
@@ -176,8 +178,8 @@ def test_what_a_policy_can_do_without_its_notes(without_notes):
     assert found["runs"].to_dict() == {"baseline": 2, "feedback": 2, "imagine": 1}
     assert found.loc["imagine", "with notes"] == 0.75 and found["with notes"].isna().sum() == 2
     tasks = found["tasks to 90% of the baseline"].to_dict()
-    assert tasks == {"baseline": "40", "feedback": "40", "imagine": "never"}, "with no interval: draws are 0, too"
-    assert found["times fewer"].dropna().to_dict() == {"feedback": 1.0, "imagine": 0.0}
+    assert tasks == {"baseline": "40", "feedback": "40", "imagine": "80"}, "with no interval: draws are 0, too"
+    assert found["times fewer"].dropna().to_dict() == {"feedback": 1.0, "imagine": 0.5}, "twice the tasks"
     assert unaided_table({"frozen": without_notes["frozen"]}).empty
 
 

@@ -441,8 +441,8 @@ def test_the_arms_that_two_grids_share_are_the_same_runs(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["science", "feedback_grid", "confirm", "six", "reads", "second_base"])
-def test_arms_are_given_the_same_tasks(name, monkeypatch):
-    """Of one world and seed: a stream is a function of the environment's tasks and the seed alone (`TaskStream`)."""
+def test_arms_have_world_and_seed_in_common(name, monkeypatch):
+    """And so their tasks: `Run` makes its stream of the environment's tasks and the seed (`TaskStream`)."""
     monkeypatch.chdir(ROOT)
     worlds = {}
     for folder, config in read_grid(Path("configs") / f"{name}.yaml", "out").items():
