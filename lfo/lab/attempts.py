@@ -31,10 +31,10 @@ def measure_attempts(folder: str | Path, most: int = MOST, notes: bool = False) 
     calls: actions, where the environment knows no calls. notes: later attempts read the notes of the run's coupling as
     well, as they do anyway in a run with `feedback`; a table of its own.
 
+    A task is tried until it succeeds, `most` times at most.
+
     Raises:
         RunError: `notes`, where later attempts read them anyway.
-
-    A task is tried until it succeeds, `most` times at most.
     """
     run, file = RunFolder(folder), NOTED if notes else ATTEMPTS
     if notes and run.config.feedback:

@@ -132,9 +132,8 @@ def test_who_mistakes_a_value_at_first_does_so_in_every_attempt(guided, bank, at
     rows = play(engine, bank, [waves], coupling, coupling.config.rollout, 5, "phone")
     forms = [turn.observation for row in rows for turn in row.turns if turn.tool == "auth_info_form"]
     given = [re.findall(r'"account_number": "(\w+)"', form) for form in forms]
-    assert (
-        len(given) == 3 and len(given[0]) == 1 and given[0] == given[1] == given[2] != [truth.values["account_number"]]
-    )
+    assert len(given) == 3 and len(given[0]) == 1
+    assert given[0] == given[1] == given[2] != [truth.values["account_number"]]
 
 
 def test_feedback_stands_after_the_directory_and_before_the_form(guided, group, bank):
