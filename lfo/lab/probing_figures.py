@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 import sacrebleu
 import seaborn as sns
+from sklearn.isotonic import IsotonicRegression
 
 from lfo.envs.phone.phrasings import SITUATION_STATUS, situation_of
 from lfo.lab.hierarchy import correlate, judge
@@ -38,6 +39,8 @@ from lfo.lab.tables import median_arrival
 from lfo.proportions import wilson
 from lfo.runs import RunError
 
+READINGS = {"confidence": "as it is said", "elsewhere": "by other worlds"}  # column -> how a table calls it
+DRAWS = 200  # of answers that are right just as often as is said, for the calibration error of chance
 HALF = 0.5  # the share at which both curves are read
 DIGITS = 9  # of differences that are ranked: what is equal but for floating point is a tie
 
@@ -166,21 +169,45 @@ def rule_table(runs: Runs) -> pd.DataFrame:
 
 
 def calibration_table(runs: Runs) -> pd.DataFrame:
-    """Confidence of the most frequent answer, how often it is the true one, and the expected calibration error."""
+    """Confidence of the most frequent answer, how often it is the true one, and the expected calibration error.
+
+    Read as it is said, and by what the same confidence was worth at the known companies of all other worlds; beside
+    each what would be measured by chance if every answer were right just as often as it is read.
+    """
     rows = []
-    for named, part in parts(_answers(runs), "arm", "split"):
-        errors = [calibration_error(one["confidence"], one["right"]) for _, one in by_run(part)]
-        middle = by_run(part)[["confidence", "right"]].mean().median()
-        numbers = {"confidence": middle["confidence"], "accuracy": middle["right"]}
-        rows.append(named | {"calls": len(part) // len(errors)} | numbers)
-        rows[-1] |= cells(median(errors), "calibration error") | {"runs": len(errors)}
+    for (named, part), reading in itertools.product(parts(_answers(runs), "arm", "split"), READINGS):
+        told = [(one[reading], one["right"]) for _, one in by_run(part.dropna(subset=reading))]
+        if not told:
+            continue
+        middle = by_run(part)[[reading, "right"]].mean().median()
+        rows.append(named | {"confidence is read": READINGS[reading], "calls": len(part) // count_runs(part)})
+        rows[-1] |= {"confidence": middle[reading], "accuracy": middle["right"]}
+        rows[-1] |= cells(median([calibration_error(*pair) for pair in told]), "calibration error")
+        rows[-1] |= {"by chance": median([_error_by_chance(one) for one, _ in told]).value, "runs": len(told)}
     return pd.DataFrame(rows)
 
 
+def _error_by_chance(confidence: pd.Series) -> float:
+    """Calibration error of answers that are right just as often as is said: mean of `DRAWS`, always the same ones."""
+    drawn = np.random.default_rng(0).random((DRAWS, len(confidence))) < confidence.to_numpy()
+    return float(np.mean([calibration_error(confidence, right) for right in drawn]))
+
+
 def _answers(runs: Runs) -> pd.DataFrame:
-    """Rule questions with their confidence and `right`: most samples mean what is true."""
+    """Rule questions with their confidence and `right`: most samples mean what is true.
+
+    `elsewhere`: what that confidence was worth at known companies of the arm's runs in other worlds, by isotonic
+    regression (Zadrozny and Elkan 2002, doi 10.1145/775047.775151); nan where there are none.
+    """
     data = probed(runs, "rules")
-    return data.assign(right=data["answer"] == data["truth"])
+    data = data.assign(right=data["answer"] == data["truth"], elsewhere=np.nan)
+    for (arm, world), part in data.groupby(["arm", "world"]):
+        others = data[(data["arm"] == arm) & (data["world"] != world) & (data["split"] == "validation")]
+        if len(others):
+            worth = IsotonicRegression(y_min=0, y_max=1, out_of_bounds="clip")
+            worth.fit(others["confidence"], others["right"])
+            data.loc[part.index, "elsewhere"] = worth.predict(part["confidence"])
+    return data
 
 
 def reliability_figure(runs: Runs) -> plt.Figure:

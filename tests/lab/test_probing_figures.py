@@ -202,6 +202,24 @@ def test_calibration_by_hand(runs):
     assert table.loc[KNOWN, "calibration error"] == pytest.approx(expected)
     assert table.loc[KNOWN, ["confidence", "accuracy", "calls"]].tolist() == pytest.approx([3.5 / 4, 3 / 4, 4])
     assert table.loc[NEW, ["low", "calibration error", "high"]].tolist() == [0.25, 0.5, 0.75]
+    assert table.loc[NEW, "by chance"] == pytest.approx(2 * 0.25 * 0.75, abs=0.06)  # one answer at 0.25
+
+
+def in_two_worlds(runs) -> dict:
+    for world, folder in enumerate(runs["arm"]):
+        (folder / "config.json").write_text(json.dumps({"seed": 0, "env": {"world_seed": world}}))
+    return runs
+
+
+def test_confidence_is_read_by_what_it_was_worth_in_the_other_world(runs):
+    """There, of the known answers two of three are right at confidence 1 and one of one at 0.5: 3 of 4 at either."""
+    table = probing_figures.calibration_table(in_two_worlds(runs)).set_index("companies")
+    table = table[table["confidence is read"] == "by other worlds"]
+    assert table["confidence"].tolist() == [0.75, 0.75] and table["runs"].tolist() == [2, 2]
+    assert table.loc[KNOWN, "calibration error"] == 0
+    assert table.loc[NEW, ["low", "calibration error", "high"]].tolist() == [0.25, 0.5, 0.75]
+    by_hand = sum(math.comb(4, n) * 0.75**n * 0.25 ** (4 - n) * abs(n / 4 - 0.75) for n in range(5))
+    assert table.loc[KNOWN, "by chance"] == pytest.approx(by_hand, abs=0.03)
 
 
 def test_reliability_pools_the_seeds(runs):
@@ -340,11 +358,13 @@ TABLES = "reply_score_table rule_table calibration_table progress_table lag_tabl
 def test_runs_of_one_seed_in_two_worlds_are_two(runs):
     """Every table is that of two seeds in one world."""
     of_seeds = {name: getattr(probing_figures, name)(runs) for name in TABLES}
-    for world, folder in enumerate(runs["arm"]):
-        (folder / "config.json").write_text(json.dumps({"seed": 0, "env": {"world_seed": world}}))
+    in_two_worlds(runs)
     for name, table in of_seeds.items():
         assert table["runs"].max() == 2
-        pd.testing.assert_frame_equal(getattr(probing_figures, name)(runs), table)
+        again = getattr(probing_figures, name)(runs)
+        if "confidence is read" in again:  # of two worlds, each is read by the other, too
+            again = again[again["confidence is read"] == "as it is said"].reset_index(drop=True)
+        pd.testing.assert_frame_equal(again, table)
     known, _ = probing_figures.lag_figure(runs).axes
     assert len([line for line in known.get_lines() if line.get_alpha()]) == 4  # two runs, two curves of each
     legend = probing_figures.progress_figure(runs).axes[0].get_legend()
