@@ -94,7 +94,9 @@ TABLES = {
     "Of calls on the ways of held-out tasks, by how a company's rules depart from the usual ones, and of those\n"
     "that do not by the circumstances in the request:",
     "06_calibration": "### Is a world model sure where it is right?\n\n"
-    "Share of eight samples that mean the most frequent answer, how often that is true, and the expected error:",
+    "Share of eight samples that mean the most frequent answer, how often that is true, and the expected error; as it\n"
+    "is said, and read by what that share was worth at known companies of the other worlds. By chance: the error\n"
+    "where all were right just as often as is read:",
     "04_told": "### What bounds the policy\n\n"
     "What bounds it: the same policies told nothing, what their world model says (`imagined`), what is\n"
     "usual in the trade (`typical`; `typical and house` with the field that companies of it like to add), of a new\n"
