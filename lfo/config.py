@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Annotated, Literal, get_args, get_type_hints
 
 import yaml
-from pydantic import BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass
 
 
@@ -42,8 +42,19 @@ Weight = Annotated[float, BeforeValidator(_no_bool), Field(ge=0, allow_inf_nan=F
 Above0 = Annotated[float, BeforeValidator(_no_bool), Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, BeforeValidator(_no_bool), Field(ge=0, le=1)]
 Reward = Annotated[float, BeforeValidator(_no_bool), Field(allow_inf_nan=False)]
-Splits = tuple[Literal["train", "validation", "test"], ...]
 
+
+def _once(values: tuple) -> tuple:
+    if len(set(values)) < len(values):
+        raise ValueError("each of them can be named once")
+    return values
+
+
+Once = AfterValidator(_once)
+Splits = Annotated[tuple[Literal["train", "validation", "test"], ...], Field(min_length=1), Once]
+
+# Settings of one coupling, and their defaults.
+OWN = {"recall": ("memory", "table"), "unsure_below": ("imagine", 0.0), "dream_agreement": ("dream", 1.0)}
 COUPLINGS = "none shared echo stacked imagine imagine_memory dream memory truth cloning".split()
 
 settings = dataclass(frozen=True, config=ConfigDict(extra="forbid"))
@@ -55,7 +66,7 @@ class EnvConfig:
 
     name: str = "phone"  # a module of lfo/envs
     world_seed: Count = 0
-    levels: Annotated[tuple[Level, ...], Field(min_length=1)] = (1, 2, 3, 4, 5)  # of all tasks
+    levels: Annotated[tuple[Level, ...], Field(min_length=1), Once] = (1, 2, 3, 4, 5)  # of all tasks
     circumstances: Annotated[int, Field(strict=True, ge=0, le=6)] = 4  # kinds of them in requests; 0: a table suffices
     replies: Literal["list", "reasons"] = "reasons"  # reasons: who refuses says what each circumstance demands
     max_turns: Positive | None = None  # agent actions; None: what the environment decides (phone 16, shell 5)
@@ -146,7 +157,8 @@ class WorldModelConfig:
     votes: Positive = 1  # replies of each to a question, all but one sampled; noted is what most of all replies mean
     reads: Count = 0  # similar calls, with their answers, read before; `memory`: answers by these alone
     shuffle: Flag = False  # placebo: calls are learned with the replies of other tasks' calls
-    dream_agreement: Share = 1.0  # share of the imagined replies to a dreamt call that must say success; `dream` only
+    # share of the imagined replies to a dreamt call that must say success; `dream` only
+    dream_agreement: Annotated[Above0, Field(le=1)] = 1.0
     # who makes notes of what was heard; `memory` only
     recall: Literal["table", "backoff", "nearest", "vote", "linear", "boosted", "additive", "grammar"] = "table"
     unsure_below: Share = 0.0  # share of further replies, four or more, that must agree, or no more is noted; `imagine`
@@ -168,8 +180,9 @@ class WorldModelConfig:
             raise ConfigError("world_model.curiosity asks who learned the replies: set coupling 'imagine', no shuffle.")
         if self.members * self.votes > 1 and (self.curiosity or not asked):
             raise ConfigError("world_model.members and votes are for notes: set coupling 'imagine', and no curiosity.")
-        if not self.dream_agreement:
-            raise ConfigError("world_model.dream_agreement must be above 0.")
+        for name, (coupling, unused) in OWN.items():
+            if getattr(self, name) != unused and not self.coupling.startswith(coupling):
+                raise ConfigError(f"world_model.{name} is for coupling '{coupling}' alone: set that, or leave it out.")
 
 
 @settings
@@ -217,7 +230,7 @@ class RolloutConfig:
     max_refills: Count = 2  # more rounds of sampling when dynamic sampling drops groups
     temperature: Weight = 1.0
     max_action_tokens: Positive = 96
-    max_tokens: Positive = 1_024  # budget of a trajectory, everything included
+    max_tokens: Positive = 1_024  # of a trajectory, notes and all; none begins another turn with so many
     engine: str = "torch"  # torch | vllm (in the learner's process) | addresses of vLLM servers, see `lfo serve`
     gpu_memory: Annotated[Above0, Field(le=1)] = 0.4  # engine "vllm": share of the GPU's memory
     # the next step's rollouts are sampled while the learner learns, one version behind; needs policy.tis_cap
@@ -257,7 +270,7 @@ class RunConfig:
     task_budget: Positive = 320  # sampled tasks, those that dynamic sampling drops included
     eval_every: Positive = 80  # sampled tasks between evaluations
     # known (validation) and new (test) companies; tuning looks at validation only
-    eval_splits: Annotated[Splits, Field(min_length=1)] = ("validation", "test")
+    eval_splits: Splits = ("validation", "test")
     eval_tasks: Positive = 100  # tasks per split and evaluation, at most
     eval_episodes: Positive = 1  # episodes per evaluated task
     checkpoint_every: Positive = 5  # steps
@@ -278,24 +291,21 @@ class RunConfig:
         w, size, least = self.world_model, self.rollout.group_size, 1 if self.ppo else 2
         if size < least:
             raise ConfigError(
-                f"'rollout.group_size': input should be greater than or equal to 2, got {size}. DAPO compares the"
-                " rollouts of a task; with the group of settings `ppo` one is enough."
+                f"DAPO compares rollouts: set rollout.group_size above 1, not {size}; or add `ppo: {{}}`."
             )
         if w and w.scouts > size - least:
-            raise ConfigError(
-                f"world_model.scouts is {w.scouts} of rollout.group_size {size};"
-                f" at least {least} rollout{'s' * (least > 1)} of a group must be left to the policy."
-            )
+            raise ConfigError(f"world_model.scouts {w.scouts} of {size} rollouts: leave the policy {least} or more.")
         rewarded = self.policy.learning_rate and self.coupling != "cloning"
         if (self.ppo or self.feedback) and not rewarded:
-            raise ConfigError(
-                "ppo and feedback are for a policy that learns from rewards: leave them out, or set another"
-                " world_model.coupling than 'cloning' and policy.learning_rate above 0."
-            )
+            raise ConfigError("ppo and feedback need rewards: no coupling 'cloning', and policy.learning_rate above 0.")
+        if w and self.coupling in ("shared", "echo", "cloning") and not self.policy.learning_rate:
+            raise ConfigError(f"coupling '{self.coupling}' has the policy's adapter alone: set policy.learning_rate.")
+        if rewarded and not (self.rollout.temperature or self.ppo or self.feedback or self.coupling == "dream"):
+            raise ConfigError("rollouts of a task are all alike: set rollout.temperature above 0.")
         if self.ppo and self.feedback:
             raise ConfigError("feedback is for DAPO, which compares rollouts of a group: leave ppo out, or feedback.")
-        if w and w.coupling == "cloning" and (w.anonymise or w.shuffle or self.model.dialect != "tags"):
-            raise ConfigError("coupling 'cloning' clones actions: no anonymise, no shuffle, and the dialect 'tags'.")
+        if w and w.coupling == "cloning" and (w.anonymise or w.shuffle or not w.lam or self.model.dialect != "tags"):
+            raise ConfigError("coupling 'cloning' needs lam above 0, no anonymise, no shuffle, and the dialect 'tags'.")
         if w and w.coupling == "cloning" and self.policy.extras:
             raise ConfigError(f"coupling 'cloning' learns nothing from rewards: set {self.policy.extras} to 0.")
         if self.coupling == "echo" and {self.policy.epochs, self.rollout.temperature, self.model.dialect} - {1, "tags"}:
@@ -310,24 +320,17 @@ class RunConfig:
     def _check_feedback(self, f: FeedbackConfig) -> None:
         w, played = self.world_model, self.rollout.group_size - (self.world_model.scouts if self.world_model else 0)
         if w and w.context_distillation:
-            raise ConfigError(
-                "feedback.learn and world_model.context_distillation both say in which context is learned:"
-                " set world_model.context_distillation to 0."
-            )
+            raise ConfigError("feedback.learn says what is learned without notes: set context_distillation to 0.")
+        if self.policy.imitate and f.learn == "successes":
+            raise ConfigError("feedback.learn 'successes' imitates already: set policy.imitate to 0.")
         if f.source == "imagined" and (w is None or self.coupling in ("memory", "truth") or w.members * w.votes > 1):
-            raise ConfigError(
-                "feedback.source 'imagined' asks one world model for one reply:"
-                " set world_model.coupling to 'imagine', members and votes to 1."
-            )
+            raise ConfigError("feedback.source 'imagined' asks one world model: set coupling 'imagine', no members.")
         if f.learn == "kl" and w and w.schedule != "joint":
             raise ConfigError("feedback.learn 'kl' learns in every step: set world_model.schedule to 'joint'.")
         if f.teacher == "average" and self.coupling == "stacked":
             raise ConfigError("coupling 'stacked' adds two adapters up: set feedback.teacher to 'live' or 'base'.")
         if f.start > played and f.learn != "kl":
-            raise ConfigError(
-                f"feedback.start is {f.start} of {played} rollouts of a group, so that none reads feedback;"
-                " lower feedback.start or raise rollout.group_size."
-            )
+            raise ConfigError(f"feedback.start is {f.start} of {played} rollouts of a group: lower it; some must read.")
 
     @property
     def coupling(self) -> str:

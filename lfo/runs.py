@@ -236,7 +236,7 @@ class RunFolder:
         try:
             return read_jsonl(path, Example, "start again in a new run folder") if path.exists() else []
         except RecordError as error:
-            raise CheckpointError(f"{error} If it cannot be mended, start again in a new run folder.") from None
+            raise CheckpointError(str(error)) from None
 
 
 def _read_checkpoint(path: Path) -> dict | None:

@@ -2,10 +2,10 @@
 
 A run is a folder (`lfo.runs.RunFolder`), written by the first of its processes (`lfo.distributed`). Every random draw
 is seeded by (run seed, what it is for, step), so a run that was killed and resumed writes the same metrics as one that
-was not, bit for bit on the same machine; only the entries under "seconds" differ. That holds for asynchronous rollouts,
-too (`rollout.asynchronous`): a step's rollouts are sampled while the step before is learned, with the adapters that
-were published before that, and are done before the next are published. No version ever depends on who was faster, and
-nothing is under way at a checkpoint. Names no environment and no coupling.
+was not, bit for bit on the same machine; only "seconds" and "tokens_per_second" differ. That holds for asynchronous
+rollouts, too (`rollout.asynchronous`): a step's rollouts are sampled while the step before is learned, with the
+adapters that were published before that, and are done before the next are published. No version ever depends on who was
+faster, and nothing is under way at a checkpoint. Names no environment and no coupling.
 """
 
 from __future__ import annotations
@@ -410,6 +410,7 @@ class Run:
 
         Raises:
             CheckpointError: the folder belongs to a run with another config.
+            RecordError: the checkpoint is of a version that kept other records.
         """
         if (found := self.folder.load(self.config)) is None:
             return False
@@ -418,7 +419,7 @@ class Run:
         self.buffer = ReplayBuffer(examples, self.buffer.whole)
         for name, kind in RECORDS.items():
             if name in state:  # earlier versions had none of what feedback has corrected
-                setattr(self, name, from_json(kind, state[name], f"a checkpoint of {self.folder.path}"))
+                setattr(self, name, from_json(kind, state[name], f"{self.folder.path}, which is best begun anew"))
         self.objective.state = state.get("objective", {})  # none before PPO
         self.coupling.hear(examples)
         self.stream.position, self.step = state["position"], state["step"]

@@ -326,7 +326,10 @@ def read_jsonl(path: str | Path, record: type[T], remedy: str = "write the data 
     except UnicodeDecodeError:
         raise RecordError(f"{path} is not UTF-8 text; {remedy}.") from None
     lines = text.split("\n") if text else []  # other line breaks are data
-    return [from_json(record, line, f"{path}, line {n}") for n, line in enumerate(lines, start=1)]
+    try:
+        return [from_json(record, line, f"{path}, line {n}") for n, line in enumerate(lines, start=1)]
+    except RecordError as error:
+        raise RecordError(f"{error} Mend it, or {remedy}.") from None
 
 
 def sha256(path: str | Path) -> str:

@@ -216,7 +216,7 @@ class Learner:
     def _learn_replies(self, examples: Sequence[Encoded], seed: int, adapter: str) -> dict[str, float]:
         """Backward of a world model's loss over `examples`, divided by their reply tokens; returns metrics."""
         self.activate(adapter)
-        self._seed_dropout(seed, WORLD_MODEL)
+        self._seed_dropout(seed, WORLD_MODEL if adapter == self.layout.listener else adapter)
         count, losses = sum(len(e.reply) for e in examples), []
         for _, logprobs, correct in self._scored(*_told(examples), temperature=1.0):
             losses.append(objectives.world_model_loss(logprobs, correct))

@@ -33,9 +33,10 @@ def turns(w: WorldModelConfig | None, step: int, tasks: int, budget: int) -> Tur
 
     joint: both in every step. alternating: the policy in the first step and every other one, the world model in those
     between. world_first: the world model alone until a quarter of the budget was sampled. hierarchical: the world model
-    in every step and the policy in every fourth, so that the model has followed before the policy moves again
-    (Rajeswaran et al. 2020, arXiv 2004.07804, where the policy leads). policy_leads: the other way round, the policy in
-    every step and the world model in every fifth, with the replay updates of all five. In the last step both learn.
+    in every step and the policy in every fourth, so that the model has followed before the policy moves again (who
+    moves seldom leads in the game of Rajeswaran et al. 2020, arXiv 2004.07804: there the policy). policy_leads: the
+    policy is ahead, in every step, and the world model follows in every fifth, with the replay updates of all five
+    (there the model would lead). In the last step both learn.
     """
     if w is None:
         return Turns(True, False, 0)

@@ -24,6 +24,7 @@ EXAMPLE = {
 }
 ANSWERED = "The restaurant was given; the party size and the hour were missing. Ask for both, then reserve."
 QUESTION = "{state}\n<|action|>{action}<|/action|>\nWhat is answered?"
+OTHER = "name another template file in model.dialect, e.g. configs/chatml_tools.jinja"
 # Stand for what an assistant and a tool say, and who says a note, while the template is taken apart.
 _SAID, _TOLD, _SOURCE = "@@said@@", "@@told@@", "@@source@@"
 
@@ -51,15 +52,12 @@ class ChatCodec(Codec):
         self._schemas = [tool.schema() for tool in env.tools.values()]
         start = self._render(self._conversation("."))
         if lacking := [tool for tool in env.tools if tool not in start]:
-            raise TokenizerError(
-                f"the chat template does not show the model its tools ({', '.join(lacking)} are missing);"
-                " name a template file that does in model.dialect, e.g. configs/chatml_tools.jinja."
-            )
+            raise TokenizerError(f"the template does not show the model its tools ({', '.join(lacking)}); {OTHER}.")
         self._opened = self._render(self._conversation("."), opened=True)
         self.opener = self.encode(_without(self._opened, start))  # with an empty thinking block
         self.end_id = self.encode(_after(self._render(self._conversation(".", said=_SAID)), _SAID))[0]
         if self.end_id not in tokenizer.added_tokens_decoder:
-            raise TokenizerError("the chat template does not end a message of the assistant with a token of its own.")
+            raise TokenizerError(f"the template ends no message of the assistant with a token of its own; {OTHER}.")
         self.reply_end_id = self.end_id
         self.pad_id = self.end_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
         _without(self._render(self._conversation(".", said=_SAID, told=_TOLD)), start)
@@ -90,7 +88,7 @@ class ChatCodec(Codec):
                 enable_thinking=False,
             )
         except (TemplateError, TypeError, ValueError) as error:
-            raise TokenizerError(f"the chat template fails on a conversation with tools ({error}).") from None
+            raise TokenizerError(f"the chat template fails on a conversation with tools ({error}); {OTHER}.") from None
 
     def prompt(self, request: str) -> list[int]:
         return self.encode(self._render(self._conversation(request)))
@@ -142,12 +140,12 @@ class ChatCodec(Codec):
 def _after(text: str, mark: str) -> str:
     """What follows `mark` in a rendering."""
     if mark not in text:
-        raise TokenizerError("the chat template leaves out what an assistant or a tool says.")
+        raise TokenizerError(f"the chat template leaves out what an assistant or a tool says; {OTHER}.")
     return text.partition(mark)[2]
 
 
 def _without(text: str, beginning: str) -> str:
     """A rendering without what it begins with."""
     if not text.startswith(beginning):
-        raise TokenizerError("the chat template changes the beginning of a conversation when the conversation goes on.")
+        raise TokenizerError(f"the chat template changes the beginning of a conversation as it goes on; {OTHER}.")
     return text.removeprefix(beginning)

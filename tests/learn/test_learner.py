@@ -30,6 +30,7 @@ from peft import LoraConfig, PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from lfo.config import derive_seed
 from lfo.learn import adapters
 from lfo.learn.adapters import merge_adapter
 from lfo.learn.learner import CAP, DECAY, PUSH, Learner
@@ -699,6 +700,14 @@ def test_members_of_an_ensemble_hear_the_same_in_a_step_and_replay_apart(make_le
         assert same(weights(learner, still), before[still]) and not same(weights(learner, moved), before[moved])
         assert same(learner.averages[still], averages[still]) and not same(learner.averages[moved], averages[moved])
     assert learner.updates == 4, "the decay grows with the updates of the first: three joint ones, one of replay"
+
+
+def test_members_of_an_ensemble_have_dropout_masks_of_their_own(make_learner, samples, examples, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(torch, "manual_seed", drawn.append)
+    make_learner(**ENSEMBLE, **{"model.dropout": 0.5}).update(samples, examples, 1.0, seed=0)
+    policy, second, first = drawn[-3:]
+    assert len({policy, first, second}) == 3 and first == derive_seed(0, WORLD_MODEL), "one alone is as it always was"
 
 
 def test_an_ensemble_is_published_and_goes_on_from_a_checkpoint(make_learner, samples, examples, tmp_path):

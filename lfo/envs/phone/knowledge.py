@@ -228,8 +228,8 @@ class PhoneKnowledge:
         The first word of the name of some company of the training tasks takes the place of the company's own, so one
         in ten becomes a real one again; numbers are made up, the same for the same; the directory is shuffled, and of
         the lines that neither the calls so far nor the reply are about half are left out. Entities are anonymised to
-        the same end in arXiv 1506.03340, section 2. Where the reply has numbers in it (a directory, a filled form)
-        nothing is changed.
+        the same end in arXiv 1506.03340, section 2. Where the reply has phone numbers in it (a directory) nothing is
+        changed.
         """
         if _NUMBER.search(example.reply):
             return example.request, list(example.turns), example.call

@@ -199,7 +199,7 @@ class VllmServerEngine(TicketEngine):
                 break
             batch.dropped.wait(_pause(attempt))
             turn += 1
-        raise ServerRefused(f"{server.url} does not answer a request: {failure}.")
+        raise ServerRefused(f"{server.url} does not answer a request: {failure}. Its log says more; restart it.")
 
     def _post(self, server: _Server, path: str, body: dict) -> httpx.Response | None:
         """The answer, or None after noting that the server is down: no connection, a lost one, or no answer in time."""
