@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import math
 import os
 import random
 import signal
@@ -31,10 +32,25 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _seed(text: str) -> int:
+    if (seed := int(text)) < 0:
+        raise ValueError
+    return seed
+
+
+def _gib(text: str) -> float:
+    if not 0 < (size := float(text)) < math.inf:
+        raise ValueError
+    return size
+
+
+_seed.__name__, _gib.__name__ = "seed (0 or more)", "size (above 0)"  # what argparse calls what does not fit
+
+
 def _add_environment(commands) -> None:
     """Commands that need no model."""
     generate = commands.add_parser("generate", help="write companies, rules, profiles and tasks as JSONL")
-    generate.add_argument("--seed", type=int, default=0, help="world seed")
+    generate.add_argument("--seed", type=_seed, default=0, help="world seed")
     generate.add_argument("--circumstances", type=int, default=4, choices=range(7), help="kinds of them in requests")
     generate.add_argument("--out", type=Path, help="default: data/world, or for other worlds one in build/")
     generate.set_defaults(act=_generate)
@@ -48,7 +64,7 @@ def _add_environment(commands) -> None:
     shell = commands.add_parser("shell", help="the shell world: its tasks, and LoRA + PPO on them by epochs")
     whats = shell.add_subparsers(dest="what", required=True)
     certify = whats.add_parser("certify", help="does each task hold what it says, in the sandbox?")
-    certify.add_argument("--seed", type=int, default=0, help="world seed")
+    certify.add_argument("--seed", type=_seed, default=0, help="world seed")
     certify.set_defaults(act=_certify)
     public = whats.add_parser("import", help="read LifelongAgentBench's or AgentBench's tasks, and certify them")
     public.add_argument("file", type=Path, help="JSON or JSONL")
@@ -111,7 +127,7 @@ def _add_training(commands) -> None:
     plan = commands.add_parser("plan", help="what a run needs of every GPU's memory, and whether it fits")
     plan.add_argument("--config", type=Path, required=True)
     _add_settings(plan, "e.g. distributed.processes=4")
-    plan.add_argument("--gpu-gib", type=float, default=24.0, help="memory of one GPU")
+    plan.add_argument("--gpu-gib", type=_gib, default=24.0, help="memory of one GPU")
     plan.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     plan.set_defaults(act=_plan)
 
@@ -250,12 +266,15 @@ def usable_device(name: str) -> str:
 
 
 def _generate(args) -> None:
-    from lfo.envs.phone.world import generate_world
+    from lfo.envs.phone.world import CHECKSUMS, generate_world
     from lfo.lab.datacard import save_with_card
 
     world, drawn = generate_world(args.seed, args.circumstances), (args.seed, args.circumstances)
     usual = "data/world" if drawn == (0, 4) else "build/world_{}_circumstances_{}".format(*drawn)
-    folder = save_with_card(world, args.out or Path(usual))
+    out = args.out or Path(usual)
+    if out.exists() and not (out / CHECKSUMS).is_file() and (out.is_file() or any(out.iterdir())):
+        raise ConfigError(f"{out} holds something else than a world; name a new folder with --out.")
+    folder = save_with_card(world, out)
     print(f"wrote {len(world.companies)} companies and {len(world.tasks)} tasks to {folder}")
 
 
@@ -516,7 +535,7 @@ def _report(args) -> None:
             raise ConfigError(
                 f"a report is drawn from LABEL=FOLDER[,FOLDER...], e.g. imagine=runs/0,runs/1; got '{entry}'."
             )
-        runs[label] = folders.split(",")
+        runs.setdefault(label, []).extend(folder for folder in folders.split(",") if folder)
     print(f"wrote {', '.join(str(p) for p in report(runs, args.out))}")
 
 

@@ -13,6 +13,7 @@ import dataclasses
 import difflib
 import hashlib
 import json
+import textwrap
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
@@ -368,7 +369,7 @@ def _explained(kind: type, problem: dict) -> str:
     if reason := problem.get("ctx", {}).get("error"):
         return str(reason) if isinstance(reason, ConfigError) else f"'{dotted}': {reason}, got {problem['input']!r}."
     told = problem["msg"].replace("a valid tuple", "a list, as in [a, b]")
-    return f"'{dotted}': {told[0].lower()}{told[1:]}, got {problem['input']!r}."
+    return f"'{dotted}': {told[0].lower()}{told[1:]}, got {textwrap.shorten(repr(problem['input']), 80)}."
 
 
 # The groups of settings by name; those that may be left out are told as `PpoConfig | None`.
@@ -400,7 +401,7 @@ def load_config(path: str | Path, /, **overrides) -> RunConfig:
         ConfigError: the file is missing or something in it or in the overrides does not fit.
     """
     path = located(path)
-    if not path.exists():
+    if not path.is_file():
         known = sorted(located(path.parent).glob("*.yaml")) or sorted(located("configs").glob("*.yaml"))
         raise ConfigError(f"there is no config {path}; configs: {', '.join(map(str, known))}.")
     data = read_yaml(path.read_text(encoding="utf-8"), str(path)) or {}
@@ -422,10 +423,23 @@ def load_config(path: str | Path, /, **overrides) -> RunConfig:
     return build(RunConfig, nested(up_to_date(settings)))
 
 
+class _Once(yaml.SafeLoader):
+    """YAML in which a key comes once; by itself the last of several would win."""
+
+    def construct_mapping(self, node, deep=False):
+        keys = [key.value for key, _ in node.value]
+        for number, (key, _) in enumerate(node.value):
+            if key.value in keys[:number]:
+                raise yaml.constructor.ConstructorError(
+                    problem=f"'{key.value}' comes twice", problem_mark=key.start_mark
+                )
+        return super().construct_mapping(node, deep)
+
+
 def read_yaml(text: str, where: str):
     """What a YAML text says; ConfigError names `where` it cannot be read."""
     try:
-        return yaml.safe_load(text)
+        return yaml.load(text, _Once)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
@@ -518,17 +532,12 @@ def nested(settings: Mapping) -> dict:
     return data
 
 
-def read_config(path: str | Path) -> RunConfig:
-    """The config of a run as its folder keeps it, also of runs of earlier versions.
+def revived(data: Mapping) -> RunConfig:
+    """A config from what `as_dict` said of it, also in an earlier version.
 
     Raises:
         ConfigError: it is none.
     """
-    return revived(json.loads(Path(path).read_text(encoding="utf-8")))
-
-
-def revived(data: Mapping) -> RunConfig:
-    """A config from what `as_dict` said of it, also in an earlier version."""
     return build(RunConfig, nested(up_to_date(flat(data), strict=False)))
 
 

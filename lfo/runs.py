@@ -12,6 +12,8 @@ takes the other's place.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import pickle
@@ -19,12 +21,12 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
 
 from lfo import __version__
-from lfo.config import ConfigError, RunConfig, as_dict, read_config, revived
+from lfo.config import ConfigError, RunConfig, as_dict, revived
 from lfo.types import Example, RecordError, read_jsonl, write_jsonl, write_text
 
 REPORTED_PACKAGES = ("torch", "transformers", "peft", "numpy")
@@ -64,11 +66,18 @@ class RunFolder:
     @property
     def config(self) -> RunConfig:
         """Also of runs of earlier versions, whose settings had other names."""
-        return read_config(self._file("config.json"))
+        return revived(self._json("config.json"))
 
     @property
     def provenance(self) -> dict:
-        return json.loads(self._file("provenance.json").read_text(encoding="utf-8"))
+        return self._json("provenance.json")
+
+    def _json(self, name: str) -> dict:
+        path = self._file(name)
+        try:
+            return dict(json.loads(path.read_text(encoding="utf-8")))
+        except (ValueError, TypeError):
+            raise RunError(f"{path} cannot be read; restore it, or train in a new run folder.") from None
 
     def _file(self, name: str) -> Path:
         if not (self.path / name).is_file():
@@ -83,8 +92,9 @@ class RunFolder:
         lines = path.read_text(encoding="utf-8").splitlines()
         for number, line in enumerate(lines, start=1):
             try:
-                rows.append(json.loads(line))
-            except ValueError:
+                row = json.loads(line)
+                rows.append(dict(row, kind=row["kind"]))
+            except (ValueError, KeyError, TypeError):
                 if number < len(lines):
                     raise RunError(
                         f"{path}, line {number} cannot be read; remove it, or train again in a new folder."
@@ -101,10 +111,15 @@ class RunFolder:
             f.writelines(json.dumps(row) + "\n" for row in rows)
 
     def keep_metrics(self, count: int) -> None:
-        """Drop all but the first `count` rows: what was logged after a checkpoint will be logged again."""
+        """Drop all but the first `count` rows: what was logged after a checkpoint will be logged again.
+
+        Where none is kept, since there is no checkpoint, the file stays as metrics.jsonl.old.
+        """
         path = self.path / "metrics.jsonl"
-        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)[:count] if path.exists() else []
-        write_text(path, "".join(lines))
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
+        if lines and not count:
+            path.replace(f"{path}.old")
+        write_text(path, "".join(lines[:count]))
 
     def count_metrics(self) -> int:
         """Rows of metrics so far."""
@@ -127,12 +142,32 @@ class RunFolder:
         """The newest published adapters, by name.
 
         Raises:
-            RunError: the run has published none.
+            RunError: the run has published none, or they are damaged.
         """
         versions = sorted(p for p in (self.path / "adapters").glob("v*") if p.is_dir() and p.suffix != ".tmp")
         if not versions:
             raise RunError(f"{self.path} holds no adapters; train there first: `lfo train --run {self.path}`.")
-        return {p.name: p for p in sorted(versions[-1].iterdir()) if p.is_dir()}
+        found = {p.name: p for p in sorted(versions[-1].iterdir()) if p.is_dir()}
+        if damaged := [path for path in found.values() if not whole(path)]:
+            raise RunError(f"{damaged[0]} cannot be read; `lfo train --run {self.path}` publishes it again.")
+        return found
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Meanwhile no other process may train here: two would write the same files.
+
+        Raises:
+            RunError: another one does.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        with (self.path / "train.lock").open("w") as lock:
+            try:
+                fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise RunError(f"{self.path} is being trained by another process; choose a new run folder.") from None
+            except OSError:  # a file system without locks
+                pass
+            yield
 
     def measured(self, file: str) -> bool:
         """Whether a measurement lies here and the run was not trained again since: no adapters are newer."""
@@ -178,9 +213,9 @@ class RunFolder:
         path = self.path / "checkpoints" / f"step-{step:06d}.pt"
         path.parent.mkdir(parents=True, exist_ok=True)
         count = write_jsonl(self.path / "examples.jsonl", examples)
-        whole = {"config": json.dumps(as_dict(config)), "examples": count, "metrics": self.count_metrics(), **state}
+        kept = {"config": json.dumps(as_dict(config)), "examples": count, "metrics": self.count_metrics(), **state}
         temporary = path.with_suffix(".tmp")
-        torch.save(whole, temporary)
+        torch.save(kept, temporary)
         temporary.replace(path)
         for old in self.checkpoints[:-2]:
             old.unlink()
@@ -201,9 +236,11 @@ class RunFolder:
                 print(f"{path} cannot be read, it is damaged or of another version: passed over.", file=sys.stderr)
                 continue
             self.require_same(path, config, revived(json.loads(state["config"])))
-            if len(examples := self.examples()[: state["examples"]]) < state["examples"]:
-                lacking = f"{self.path / 'examples.jsonl'} lacks examples that the checkpoint counts on"
-                raise CheckpointError(f"{lacking}; start again in a new folder.")
+            examples = self.examples()[: state["examples"]]
+            for name, count in {"examples": len(examples), "metrics": self.count_metrics()}.items():
+                if count < state[name]:
+                    lacking = f"{self.path / name}.jsonl lacks rows that the checkpoint counts on"
+                    raise CheckpointError(f"{lacking}; start again in a new folder.")
             return state, examples
         if self.checkpoints:
             raise CheckpointError(f"no checkpoint of {self.path} can be read; start again in a new run folder.")
@@ -237,6 +274,17 @@ class RunFolder:
             return read_jsonl(path, Example, "start again in a new run folder") if path.exists() else []
         except RecordError as error:
             raise CheckpointError(str(error)) from None
+
+
+def whole(adapter: Path) -> bool:
+    """Whether the file of a published adapter is complete."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(adapter / "adapter_model.safetensors", "np"):
+            return True
+    except (SafetensorError, OSError):
+        return False
 
 
 def _read_checkpoint(path: Path) -> dict | None:

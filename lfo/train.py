@@ -39,7 +39,7 @@ from lfo.protocols import Coupling, Engine, Environment, Question
 from lfo.rollout import make_engine
 from lfo.rollout.play import Waves, play
 from lfo.rollout.tasks import TaskStream, informative
-from lfo.runs import RunError, RunFolder
+from lfo.runs import RunError, RunFolder, whole
 from lfo.text.base import bf16_pays
 from lfo.text.codec import Codec
 from lfo.types import APART, POLICY, Encoded, Example, Record, Rollout, Sample, by_group, from_json, to_json
@@ -95,16 +95,20 @@ class Run:
         return self.tasks_seen >= self.config.task_budget
 
     def begin(self) -> bool:
-        """Go on from the newest checkpoint (`save` writes one), or start anew: metrics and adapters of a run that left
-        none are removed. Config and provenance are written, the adapters published; neither, and False, where the run
-        is finished. Of several processes each calls `distributed.start` first.
+        """Go on from the newest checkpoint (`save` writes one), or start anew: adapters of a run that left none are
+        removed, its metrics put aside. Config and provenance are written, the adapters published; neither, and False,
+        where the run is finished. Of several processes each calls `distributed.start` first.
 
         Raises:
             CheckpointError: the folder belongs to a run with another config.
         """
-        if not self.resume() and distributed.first():
-            self.folder.keep_metrics(0)
-        if self.done and self.evaluated_at == self.tasks_seen and any(self.folder.path.glob("adapters/v*")):
+        if not self.resume():
+            if self.folder.finished(self.config):  # its checkpoints are gone, and were no longer needed
+                return False
+            if distributed.first():
+                self.folder.keep_metrics(0)
+        adapters = [self.folder.version(self.version) / name for name in self.learner.layout.names]
+        if self.done and self.evaluated_at == self.tasks_seen and all(map(whole, adapters)):
             return False
         if distributed.first():
             facts = {"processes": distributed.size(), "device": str(self.learner.device), "bf16": self.bf16}
@@ -454,18 +458,19 @@ def train(
 
     Returns the run folder. Ctrl-C and SIGTERM save a checkpoint and say how to go on. Started by a
     launcher (`accelerate launch`, `torchrun`), its processes train one model on one run folder, which
-    all of them must see; another number of processes may resume it.
+    all of them must see; another number of processes may resume it. Raises RunError where somebody else trains there.
     after: called after each step by every process, with the run and the step's metrics.
     """
     distributed.start(device)
     run = Run(config, folder, env, device)
-    if not run.begin():
-        return run.folder.path
-    hidden = not (progress and distributed.first())
-    bar = tqdm(total=config.task_budget, initial=run.tasks_seen, unit="task", desc=config.name, disable=hidden)
-    with _interruptible() as interrupted, bar:
-        stop = _go(run, bar, interrupted, after)
-        path = run.save()
+    with run.folder.held() if distributed.first() else contextlib.nullcontext():
+        if not run.begin():
+            return run.folder.path
+        hidden = not (progress and distributed.first())
+        bar = tqdm(total=config.task_budget, initial=run.tasks_seen, unit="task", desc=config.name, disable=hidden)
+        with _interruptible() as interrupted, bar:
+            stop = _go(run, bar, interrupted, after)
+            path = run.save()
     if stop:
         if distributed.first():
             print(f"interrupted: saved {path}; start the same command again to go on from there.", file=sys.stderr)
@@ -480,7 +485,7 @@ def _go(run: Run, bar: tqdm, interrupted: list, after: Callable[[Run, dict], Non
             run.log(run.evaluate())
         (stop,) = distributed.totals(len(interrupted))  # a signal may reach one process alone
         if run.done or stop:
-            return bool(stop)
+            return bool(stop) and not run.done
         metrics = run.advance()
         run.log([metrics])
         bar.update(run.tasks_seen - bar.n)

@@ -142,6 +142,13 @@ def test_trajectories_are_written_as_a_page(run_folder, tmp_path, capsys, out):
     assert page.count("<h3>train-") == 3 and page.count("<summary>") == 6
 
 
+def test_a_label_that_comes_twice_has_the_folders_of_both(run_folder, tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr("lfo.lab.report.report", lambda runs, out: drawn.append(runs) or [])
+    assert main(["report", "a=x,y", "b=w", "a=z"]) == 0
+    assert drawn == [{"a": ["x", "y", "z"], "b": ["w"]}]
+
+
 def test_report_writes_figures_and_tables(run_folder, tmp_path, capsys):
     assert main(["report", f"tiny={run_folder}", "--out", str(tmp_path / "report")]) == 0
     written = capsys.readouterr().out.removeprefix("wrote ").strip().split(", ")
@@ -317,6 +324,23 @@ def test_options_that_make_no_sense_are_refused(arguments, capsys):
 def test_an_unknown_adapter_lists_the_known_ones(run_folder, tmp_path, capsys):
     said = complaint(capsys, "merge", "--run", run_folder, "--adapter", "polcy", "--out", tmp_path / "merged")
     assert said == f"{run_folder} has no adapter 'polcy'; it has: policy, world_model."
+
+
+def test_a_world_is_not_written_among_other_things(tmp_path, capsys):
+    (tmp_path / "mine.txt").touch()
+    for out in (tmp_path, tmp_path / "mine.txt"):
+        said = complaint(capsys, "generate", "--out", out)
+        assert said == f"{out} holds something else than a world; name a new folder with --out."
+    assert [p.name for p in tmp_path.iterdir()] == ["mine.txt"]
+
+
+@pytest.mark.parametrize(
+    "argv", [("generate", "--seed", "-1"), ("plan", "--config", "x", "--gpu-gib", "0"), ("plan", "--gpu-gib", "nan")]
+)
+def test_numbers_that_cannot_be_are_refused(argv, capsys):
+    with pytest.raises(SystemExit):
+        main(list(argv))
+    assert re.search(r"invalid (seed \(0 or more\)|size \(above 0\)) value", capsys.readouterr().err)
 
 
 def test_a_report_needs_labels_and_runs(tmp_path, capsys):

@@ -28,7 +28,7 @@ from lfo.config import (
     build,
     derive_seed,
     load_config,
-    read_config,
+    revived,
 )
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -266,6 +266,8 @@ def test_what_a_config_names_is_found():
         ("world_model: {anonymise: 1.5}", "'world_model.anonymise': input should be less than or equal to 1, got 1.5."),
         ("world_model: {dream_agreement: 0}", "'world_model.dream_agreement': input should be greater than 0"),
         ("- seed", " must hold a mapping of settings."),
+        ("seed: 1\nenv: {levels: [1]}\nseed: 2", ", line 3 is not YAML ('seed' comes twice)."),
+        ("env: {levels: [1], levels: [2]}", ", line 1 is not YAML ('levels' comes twice)."),
         ("seed: [1", ", line 1 is not YAML (expected ',' or ']', but got '<stream end>')."),
     ],
 )
@@ -434,7 +436,8 @@ def test_every_committed_run_can_be_read():
     now = {"policy.clip_low": 0.2, "policy.clip_high": 0.28, "world_model.batch": 16}
     now |= {"env.slack": 1, "env.max_malformed": 3, "env.form_after_call": False, "policy.overlong_buffer": 64}
     for path in COMMITTED:
-        config, data = read_config(path), json.loads(path.read_text())
+        data = json.loads(path.read_text())
+        config = revived(data)
         for old, value in now.items():
             group, _, name = old.partition(".")
             assert (data[group] or {}).get(name, value) == value, f"{path} has another {old}"
@@ -453,26 +456,22 @@ def test_a_run_of_an_earlier_version_is_gone_on_from_by_its_own_config(tmp_path)
     with pytest.raises(ConfigError, match=r"no setting 'env\.max_malformed' any more"):
         load_config(mine)  # which is no run's
     (tmp_path / "provenance.json").write_text("{}")
-    assert load_config(mine, seed=9) == dataclasses.replace(read_config(old), seed=9)
+    assert load_config(mine, seed=9) == dataclasses.replace(revived(json.loads(old.read_text())), seed=9)
     (tmp_path / "mine.yaml").write_text(old.read_text())
     for path, settings in ((mine, {"env.max_malformed": 3}), (tmp_path / "mine.yaml", {})):
         with pytest.raises(ConfigError, match=r"no setting 'env\.max_malformed' any more"):
             load_config(path, **settings)
 
 
-def test_runs_of_the_first_round_knew_no_circumstances(tmp_path):
-    path = tmp_path / "config.json"
+def test_runs_of_the_first_round_knew_no_circumstances():
     for env, expected in [({}, (0, "list")), ({"circumstances": 2, "replies": "reasons"}, (2, "reasons"))]:
-        path.write_text(json.dumps({"env": {"levels": [1]} | env}))
-        found = read_config(path).env
+        found = revived({"env": {"levels": [1]} | env}).env
         assert (found.circumstances, found.replies) == expected
     assert (EnvConfig().circumstances, EnvConfig().replies) == (4, "reasons")
 
 
-def test_a_run_in_the_policys_own_pass_is_read_as_echo(tmp_path):
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps({"world_model": {"coupling": "shared", "template": "trajectory"}}))
-    assert read_config(path).coupling == "echo"
+def test_a_run_in_the_policys_own_pass_is_read_as_echo():
+    assert revived({"world_model": {"coupling": "shared", "template": "trajectory"}}).coupling == "echo"
 
 
 # --- seeds ---------------------------------------------------------------------------------

@@ -7,9 +7,12 @@ import json
 import os
 import re
 import subprocess
+import sys
 
+import numpy as np
 import pytest
 import torch
+from safetensors.numpy import save_file
 
 import lfo
 from lfo.config import DistributedConfig, RolloutConfig, RunConfig, WorldModelConfig, as_dict
@@ -29,7 +32,7 @@ def run(tmp_path) -> RunFolder:
 def publish(run: RunFolder, number: int, *names: str) -> None:
     for name in names:
         (run.version(number) / name).mkdir(parents=True)
-        (run.version(number) / name / "adapter_model.safetensors").touch()
+        save_file({"w": np.ones(2)}, run.version(number) / name / "adapter_model.safetensors")
 
 
 # --- what it is ------------------------------------------------------------------------------
@@ -111,6 +114,63 @@ def test_metrics_are_appended_counted_and_dropped_after_a_checkpoint(run):
     assert run.metrics() == rows[:2]
 
 
+def test_metrics_that_have_no_checkpoint_are_put_aside(run):
+    """Hours of a run may lie there whose checkpoints somebody has removed."""
+    run.path.mkdir(parents=True)
+    run.log([{"kind": "step", "n": 1}])
+    run.keep_metrics(0)
+    assert run.metrics() == []
+    assert (run.path / "metrics.jsonl.old").read_text() == '{"kind": "step", "n": 1}\n'
+    run.keep_metrics(0)
+    assert (run.path / "metrics.jsonl.old").read_text(), "nothing is put in its place"
+
+
+@pytest.mark.parametrize("line", ['{"n": 1}', "3", "{"])
+def test_a_line_that_is_no_row_of_metrics_is_said(run, line):
+    run.path.mkdir(parents=True)
+    (run.path / "metrics.jsonl").write_text(f'{line}\n{{"kind": "step"}}\n')
+    with pytest.raises(RunError, match=r"metrics\.jsonl, line 1 cannot be read"):
+        run.metrics()
+
+
+@pytest.mark.parametrize("name", ["config", "provenance"])
+@pytest.mark.parametrize("text", ["{", "3", "[3]"])
+def test_what_a_run_says_of_itself_cannot_be_read(run, name, text):
+    run.begin(CONFIG)
+    (run.path / f"{name}.json").write_text(text)
+    with pytest.raises(RunError, match=rf"{name}\.json cannot be read; restore it, or train in a new run folder"):
+        getattr(run, name)
+
+
+# --- one process -----------------------------------------------------------------------------
+
+HOLD = "import sys; from lfo.runs import RunFolder\nwith RunFolder(sys.argv[1]).held(): print(), sys.stdin.read()"
+
+
+def test_two_processes_do_not_train_in_one_folder(run):
+    """What one of them holds is free again when it ends, however it ends."""
+    other = subprocess.Popen([sys.executable, "-c", HOLD, run.path], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    with other:
+        other.stdout.readline()
+        with (
+            pytest.raises(RunError, match=r"is being trained by another process; choose a new run folder\."),
+            run.held(),
+        ):
+            pass
+        other.kill()
+    with run.held():
+        pass
+
+
+def test_where_nothing_can_be_held_one_trains_all_the_same(run, monkeypatch):
+    def refuse(*_):
+        raise OSError("No locks available")
+
+    monkeypatch.setattr("fcntl.lockf", refuse)
+    with run.held():
+        assert run.path.is_dir()
+
+
 def test_a_line_that_is_half_written_is_left_out(run):
     run.path.mkdir(parents=True)
     run.log([{"kind": "step", "n": 1}])
@@ -136,6 +196,15 @@ def test_the_newest_adapters_are_those_that_were_published_whole(run):
     publish(run, 10, "policy", "world_model")
     (run.path / "adapters" / "v00011.tmp" / "policy").mkdir(parents=True)
     assert run.adapters() == {name: run.version(10) / name for name in ("policy", "world_model")}
+
+
+@pytest.mark.parametrize("remove", [True, False])
+def test_damaged_adapters_are_said(run, remove):
+    publish(run, 1, "policy", "world_model")
+    file = run.version(1) / "world_model" / "adapter_model.safetensors"
+    file.unlink() if remove else file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(RunError, match=r"v00001/world_model cannot be read; `lfo train --run .*` publishes it again"):
+        run.adapters()
 
 
 def test_versions_after_a_checkpoint_are_dropped(run):
@@ -315,13 +384,23 @@ def test_missing_and_unreadable_examples_are_an_error(run):
     save(run, 2)
     path = run.path / "examples.jsonl"
     write_jsonl(path, EXAMPLES[:1])
-    with pytest.raises(CheckpointError, match=r"examples\.jsonl lacks examples that the checkpoint counts on"):
+    with pytest.raises(CheckpointError, match=r"examples\.jsonl lacks rows that the checkpoint counts on"):
         run.load(CONFIG)
     path.write_text("{}\n{}\n")
     with pytest.raises(CheckpointError, match=r"examples\.jsonl, line 1, .*start again in a new run folder"):
         run.load(CONFIG)
     path.unlink()
-    with pytest.raises(CheckpointError, match="lacks examples"):
+    with pytest.raises(CheckpointError, match="lacks rows"):
+        run.load(CONFIG)
+
+
+def test_missing_metrics_are_an_error(run):
+    """They would be gone for good: a run that goes on appends to them."""
+    run.path.mkdir(parents=True)
+    run.log([{"kind": "step"}] * 2)
+    save(run, 2)
+    run.keep_metrics(1)
+    with pytest.raises(CheckpointError, match=r"metrics\.jsonl lacks rows that the checkpoint counts on"):
         run.load(CONFIG)
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from scripted import Scripted
 
 import lfo.envs.phone.csr as csr
@@ -171,10 +171,10 @@ def wait_for_steps(folder: Path, count: int, process: subprocess.Popen) -> None:
 
 
 def test_killed_and_interrupted_is_the_uninterrupted_run(uninterrupted, started):
-    """Four times SIGKILL (a checkpoint is written every second step), SIGINT in a later step, then to the end."""
+    """Three times SIGKILL (a checkpoint is written every second step), SIGINT in a later step, then to the end."""
     reference, config = uninterrupted
     start, folder = started
-    for steps in (1, 2, 3, 4):
+    for steps in (1, 2, 3):
         process = start()
         wait_for_steps(folder, steps, process)
         process.kill()
@@ -184,7 +184,7 @@ def test_killed_and_interrupted_is_the_uninterrupted_run(uninterrupted, started)
         assert len(metrics_of(folder)) < len(metrics_of(reference))
 
     process = start()
-    wait_for_steps(folder, 5, process)
+    wait_for_steps(folder, 4, process)
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=120)
     assert process.returncode == 130
@@ -235,6 +235,35 @@ def test_a_finished_run_is_left_alone(uninterrupted):
     assert {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()} == before
 
 
+def test_a_finished_run_is_left_alone_when_its_checkpoints_are_gone(uninterrupted, tmp_path):
+    folder, config = uninterrupted
+    shutil.copytree(folder, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    train(config, tmp_path / "run", progress=False)
+    assert metrics_of(tmp_path / "run") == metrics_of(folder)
+    assert not (tmp_path / "run" / "checkpoints").exists(), "it began anew"
+
+
+def test_damaged_adapters_of_a_finished_run_are_published_again(uninterrupted, tmp_path):
+    folder, config = uninterrupted
+    shutil.copytree(folder, tmp_path / "run")
+    damaged = RunFolder(tmp_path / "run").adapters()[WORLD_MODEL] / "adapter_model.safetensors"
+    damaged.write_bytes(damaged.read_bytes()[:100])
+    train(config, tmp_path / "run", progress=False)
+    assert same(weights_of(tmp_path / "run")[WORLD_MODEL], weights_of(folder)[WORLD_MODEL])
+    assert metrics_of(tmp_path / "run") == metrics_of(folder)
+
+
+def test_a_folder_that_somebody_trains_in_is_refused(uninterrupted, tmp_path, monkeypatch):
+    def taken(*_):
+        raise BlockingIOError
+
+    monkeypatch.setattr("fcntl.lockf", taken)
+    with pytest.raises(RunError, match="is being trained by another process"):
+        train(uninterrupted[1], tmp_path / "run", progress=False)
+    assert [p.name for p in (tmp_path / "run").iterdir()] == ["train.lock"]
+
+
 def test_a_finished_run_can_be_played(uninterrupted, codec):
     player = load_player(uninterrupted[0])
     assert isinstance(player.engine, TorchEngine) and player.codec.encode("a charge") == codec.encode("a charge")
@@ -272,10 +301,10 @@ def test_examples_beyond_the_checkpoint_are_forgotten_and_missing_ones_noticed(u
     run = Run(config, tmp_path / "run")
     assert run.resume() and len(run.buffer.examples) == len(lines)
     path.write_text("".join(lines[:-1]))
-    with pytest.raises(CheckpointError, match=r"examples\.jsonl lacks examples that the checkpoint counts on"):
+    with pytest.raises(CheckpointError, match=r"examples\.jsonl lacks rows that the checkpoint counts on"):
         run.resume()
     path.unlink()
-    with pytest.raises(CheckpointError, match=r"examples\.jsonl lacks examples"):
+    with pytest.raises(CheckpointError, match=r"examples\.jsonl lacks rows"):
         run.resume()
 
 
@@ -1382,7 +1411,8 @@ def test_missing_folders_are_one_sentence(config, tmp_path, generous):
     RunFolder(tmp_path).begin(config())
     with pytest.raises(RunError, match=r"holds no adapters; train there first: `lfo train --run"):
         load_player(tmp_path)
-    (tmp_path / "adapters" / "v00001" / "other").mkdir(parents=True)
+    (other := tmp_path / "adapters" / "v00001" / "other").mkdir(parents=True)
+    save_file({"w": torch.ones(2)}, other / "adapter_model.safetensors")
     with pytest.raises(RunError, match="has no policy adapter"):
         load_player(tmp_path)
 

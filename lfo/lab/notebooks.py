@@ -41,7 +41,12 @@ def tidy_notebook(path: str | Path) -> Path:
     Its figures are stored with few colours, about a fifth of the bytes; a table is kept as HTML, not as text besides.
     """
     path = Path(path)
-    book = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        book = json.loads(path.read_text(encoding="utf-8"))
+        if not all("cell_type" in cell for cell in book["cells"]):
+            raise KeyError
+    except (ValueError, KeyError, TypeError):
+        raise ConfigError(f"{path} is no notebook; name an .ipynb that papermill has written.") from None
     kept = {"kernelspec": book["metadata"].get("kernelspec", {}), "language_info": {"name": "python"}}
     book["metadata"] = kept
     for cell in book["cells"]:

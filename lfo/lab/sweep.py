@@ -112,12 +112,12 @@ def _grid(path: Path) -> Grid:
 
 
 @contextlib.contextmanager
-def _named(path: Path) -> Iterator[None]:
-    """What does not fit in there names the file."""
+def _named(where: Path | str) -> Iterator[None]:
+    """What does not fit in there names the file, or the arm in it."""
     try:
         yield
     except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from None
+        raise ConfigError(f"{where}: {error}") from None
 
 
 def _arms(path: Path, data: Grid, chosen: Mapping, out: Path) -> dict[Path, RunConfig]:
@@ -132,7 +132,8 @@ def _arms(path: Path, data: Grid, chosen: Mapping, out: Path) -> dict[Path, RunC
             whole = data.fixed | chosen | own | {"name": name, "seed": seed}
             whole |= {} if world is None else {"env.world_seed": world}
             folder = f"seed{seed}" if world is None else f"world{world}-seed{seed}"
-            runs[out / name / folder] = load_config(apart[name].config or data.config, **whole)
+            with _named(f"{path}, arm {name}"):
+                runs[out / name / folder] = load_config(apart[name].config or data.config, **whole)
     return runs
 
 

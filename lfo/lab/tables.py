@@ -264,6 +264,8 @@ def _pace(folder: Path) -> tuple[tuple[int, int], float]:
     """A run's world and seed, and its seconds per task."""
     run = RunFolder(folder)
     *_, (seconds, last) = spending(run, "seconds")
+    if not last["tasks"]:
+        raise RunError(f"{folder} has not made a step yet; let it go on, or leave it out.")
     return (run.config.env.world_seed, run.config.seed), seconds / last["tasks"]
 
 

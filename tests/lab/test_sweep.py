@@ -194,11 +194,12 @@ def test_keys_with_nothing_behind_them_say_nothing(base_config, tmp_path):
         ("arms: {a: 0}", "'arms.a': input should be a valid dictionary, got 0"),
         ("arms: {a: {3: 4}}", "'arms.a': input should be a valid string, got 3"),
         ("arms: {a: {config: 3}}", "'config': input should be a valid string, got 3"),
+        ("arms: {a: , b: {policy.learning_rate: x}}", "arm b: 'policy.learning_rate': "),
     ],
 )
 def test_grids_that_do_not_fit_say_where(base_config, tmp_path, text, problem):
     (tmp_path / "grid.yaml").write_text(f"config: {base_config[1]}\n{text}\n")
-    with pytest.raises(ConfigError, match=rf"grid\.yaml: {problem}"):
+    with pytest.raises(ConfigError, match=rf"grid\.yaml[:,] {problem}"):
         read_grid(tmp_path / "grid.yaml", "out")
 
 
