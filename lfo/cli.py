@@ -266,13 +266,14 @@ def usable_device(name: str) -> str:
 
 
 def _generate(args) -> None:
-    from lfo.envs.phone.world import CHECKSUMS, generate_world
+    from lfo.envs.phone.world import CHECKSUMS, WORLD_FILES, generate_world
     from lfo.lab.datacard import save_with_card
 
     world, drawn = generate_world(args.seed, args.circumstances), (args.seed, args.circumstances)
     usual = "data/world" if drawn == (0, 4) else "build/world_{}_circumstances_{}".format(*drawn)
     out = args.out or Path(usual)
-    if out.exists() and not (out / CHECKSUMS).is_file() and (out.is_file() or any(out.iterdir())):
+    a_world = any((out / name).is_file() for name in (*WORLD_FILES, CHECKSUMS))  # if only a part of one
+    if out.exists() and not a_world and (out.is_file() or any(out.iterdir())):
         raise ConfigError(f"{out} holds something else than a world; name a new folder with --out.")
     folder = save_with_card(world, out)
     print(f"wrote {len(world.companies)} companies and {len(world.tasks)} tasks to {folder}")

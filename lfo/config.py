@@ -325,7 +325,9 @@ class RunConfig:
         if self.policy.imitate and f.learn == "successes":
             raise ConfigError("feedback.learn 'successes' imitates already: set policy.imitate to 0.")
         if f.source == "imagined" and (w is None or self.coupling in ("memory", "truth") or w.members * w.votes > 1):
-            raise ConfigError("feedback.source 'imagined' asks one world model: set coupling 'imagine', no members.")
+            raise ConfigError(
+                "feedback.source 'imagined' asks one world model: set coupling 'imagine', no members or votes."
+            )
         if f.learn == "kl" and w and w.schedule != "joint":
             raise ConfigError("feedback.learn 'kl' learns in every step: set world_model.schedule to 'joint'.")
         if f.teacher == "average" and self.coupling == "stacked":
@@ -426,14 +428,13 @@ def load_config(path: str | Path, /, **overrides) -> RunConfig:
 class _Once(yaml.SafeLoader):
     """YAML in which a key comes once; by itself the last of several would win."""
 
-    def construct_mapping(self, node, deep=False):
-        keys = [key.value for key, _ in node.value]
-        for number, (key, _) in enumerate(node.value):
-            if key.value in keys[:number]:
-                raise yaml.constructor.ConstructorError(
-                    problem=f"'{key.value}' comes twice", problem_mark=key.start_mark
-                )
-        return super().construct_mapping(node, deep)
+    def compose_mapping_node(self, anchor):
+        node, seen = super().compose_mapping_node(anchor), set()
+        for key, _ in node.value:
+            if (one := (key.tag, str(key.value))) in seen:
+                raise yaml.MarkedYAMLError(problem=f"'{key.value}' comes twice", problem_mark=key.start_mark)
+            seen.add(one)
+        return node
 
 
 def read_yaml(text: str, where: str):

@@ -92,12 +92,11 @@ class RunFolder:
         lines = path.read_text(encoding="utf-8").splitlines()
         for number, line in enumerate(lines, start=1):
             try:
-                row = json.loads(line)
-                rows.append(dict(row, kind=row["kind"]))
+                rows.append((row := json.loads(line)) | {"kind": row["kind"]})
             except (ValueError, KeyError, TypeError):
                 if number < len(lines):
                     raise RunError(
-                        f"{path}, line {number} cannot be read; remove it, or train again in a new folder."
+                        f"{path}, line {number} cannot be read; restore it, or train again in a new folder."
                     ) from None
         return rows
 
@@ -113,12 +112,13 @@ class RunFolder:
     def keep_metrics(self, count: int) -> None:
         """Drop all but the first `count` rows: what was logged after a checkpoint will be logged again.
 
-        Where none is kept, since there is no checkpoint, the file stays as metrics.jsonl.old.
+        Where none is kept, since there is no checkpoint, they stay in metrics.jsonl.old.
         """
         path = self.path / "metrics.jsonl"
         lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
         if lines and not count:
-            path.replace(f"{path}.old")
+            with open(f"{path}.old", "a", encoding="utf-8") as f:  # of several that began anew
+                f.writelines(lines)
         write_text(path, "".join(lines[:count]))
 
     def count_metrics(self) -> int:
@@ -149,7 +149,8 @@ class RunFolder:
             raise RunError(f"{self.path} holds no adapters; train there first: `lfo train --run {self.path}`.")
         found = {p.name: p for p in sorted(versions[-1].iterdir()) if p.is_dir()}
         if damaged := [path for path in found.values() if not whole(path)]:
-            raise RunError(f"{damaged[0]} cannot be read; `lfo train --run {self.path}` publishes it again.")
+            remedy = f"`lfo train --run {self.path}` publishes it again" if self.checkpoints else "restore it"
+            raise RunError(f"{damaged[0]} cannot be read; {remedy}.")
         return found
 
     @contextlib.contextmanager
@@ -160,12 +161,13 @@ class RunFolder:
             RunError: another one does.
         """
         self.path.mkdir(parents=True, exist_ok=True)
-        with (self.path / "train.lock").open("w") as lock:
+        with contextlib.ExitStack() as stack:
             try:
+                lock = stack.enter_context((self.path / "train.lock").open("w"))
                 fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise RunError(f"{self.path} is being trained by another process; choose a new run folder.") from None
-            except OSError:  # a file system without locks
+            except OSError:  # a finished run that is read-only, a file system without locks
                 pass
             yield
 

@@ -423,7 +423,9 @@ class Run:
         self.buffer = ReplayBuffer(examples, self.buffer.whole)
         for name, kind in RECORDS.items():
             if name in state:  # earlier versions had none of what feedback has corrected
-                setattr(self, name, from_json(kind, state[name], f"{self.folder.path}, which is best begun anew"))
+                setattr(
+                    self, name, from_json(kind, state[name], f"{self.folder.path}, to be begun anew in another folder")
+                )
         self.objective.state = state.get("objective", {})  # none before PPO
         self.coupling.hear(examples)
         self.stream.position, self.step = state["position"], state["step"]
@@ -472,7 +474,7 @@ def train(
             stop = _go(run, bar, interrupted, after)
             path = run.save()
     if stop:
-        if distributed.first():
+        if distributed.first() and not run.done:
             print(f"interrupted: saved {path}; start the same command again to go on from there.", file=sys.stderr)
         raise KeyboardInterrupt
     return run.folder.path
@@ -485,7 +487,7 @@ def _go(run: Run, bar: tqdm, interrupted: list, after: Callable[[Run, dict], Non
             run.log(run.evaluate())
         (stop,) = distributed.totals(len(interrupted))  # a signal may reach one process alone
         if run.done or stop:
-            return bool(stop) and not run.done
+            return bool(stop)
         metrics = run.advance()
         run.log([metrics])
         bar.update(run.tasks_seen - bar.n)

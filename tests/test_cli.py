@@ -332,6 +332,10 @@ def test_a_world_is_not_written_among_other_things(tmp_path, capsys):
         said = complaint(capsys, "generate", "--out", out)
         assert said == f"{out} holds something else than a world; name a new folder with --out."
     assert [p.name for p in tmp_path.iterdir()] == ["mine.txt"]
+    world = tmp_path / "world"
+    assert main(["generate", "--out", str(world)]) == 0
+    (world / "checksums.json").unlink()  # written last: somebody interrupted it
+    assert main(["generate", "--out", str(world)]) == 0
 
 
 @pytest.mark.parametrize(

@@ -267,6 +267,7 @@ def test_what_a_config_names_is_found():
         ("world_model: {dream_agreement: 0}", "'world_model.dream_agreement': input should be greater than 0"),
         ("- seed", " must hold a mapping of settings."),
         ("seed: 1\nenv: {levels: [1]}\nseed: 2", ", line 3 is not YAML ('seed' comes twice)."),
+        ("a: {'1': 1, 1: 2, <<: {}, <<: {}}", ", line 1 is not YAML ('<<' comes twice)."),
         ("env: {levels: [1], levels: [2]}", ", line 1 is not YAML ('levels' comes twice)."),
         ("seed: [1", ", line 1 is not YAML (expected ',' or ']', but got '<stream end>')."),
     ],

@@ -122,7 +122,9 @@ def test_metrics_that_have_no_checkpoint_are_put_aside(run):
     assert run.metrics() == []
     assert (run.path / "metrics.jsonl.old").read_text() == '{"kind": "step", "n": 1}\n'
     run.keep_metrics(0)
-    assert (run.path / "metrics.jsonl.old").read_text(), "nothing is put in its place"
+    run.log([{"kind": "step", "n": 2}])
+    run.keep_metrics(0)
+    assert [json.loads(line)["n"] for line in (run.path / "metrics.jsonl.old").read_text().splitlines()] == [1, 2]
 
 
 @pytest.mark.parametrize("line", ['{"n": 1}', "3", "{"])
@@ -144,7 +146,13 @@ def test_what_a_run_says_of_itself_cannot_be_read(run, name, text):
 
 # --- one process -----------------------------------------------------------------------------
 
-HOLD = "import sys; from lfo.runs import RunFolder\nwith RunFolder(sys.argv[1]).held(): print(), sys.stdin.read()"
+HOLD = """
+import sys
+from lfo.runs import RunFolder
+with RunFolder(sys.argv[1]).held():
+    print(flush=True)
+    sys.stdin.read()
+"""
 
 
 def test_two_processes_do_not_train_in_one_folder(run):
@@ -169,6 +177,9 @@ def test_where_nothing_can_be_held_one_trains_all_the_same(run, monkeypatch):
     monkeypatch.setattr("fcntl.lockf", refuse)
     with run.held():
         assert run.path.is_dir()
+    monkeypatch.setattr("pathlib.Path.open", refuse)
+    with run.held():
+        pass
 
 
 def test_a_line_that_is_half_written_is_left_out(run):
@@ -180,7 +191,7 @@ def test_a_line_that_is_half_written_is_left_out(run):
     with (run.path / "metrics.jsonl").open("a") as f:
         f.write('\n{"kind": "step", "n": 2}\n')
     with pytest.raises(
-        RunError, match=r"metrics\.jsonl, line 2 cannot be read; remove it, or train again in a new folder"
+        RunError, match=r"metrics\.jsonl, line 2 cannot be read; restore it, or train again in a new folder"
     ):
         run.metrics()
 
@@ -203,6 +214,9 @@ def test_damaged_adapters_are_said(run, remove):
     publish(run, 1, "policy", "world_model")
     file = run.version(1) / "world_model" / "adapter_model.safetensors"
     file.unlink() if remove else file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(RunError, match=r"v00001/world_model cannot be read; restore it\."):
+        run.adapters()
+    save(run, 1)
     with pytest.raises(RunError, match=r"v00001/world_model cannot be read; `lfo train --run .*` publishes it again"):
         run.adapters()
 

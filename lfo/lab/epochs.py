@@ -146,9 +146,10 @@ def train_epochs(
     run = folder if isinstance(folder, RunFolder) else RunFolder(folder)
     try:
         if distributed.first():
-            if resume_from is not None:
-                go_back(config, Path(resume_from), run.path)
-            complete_epoch(run)
+            with run.held():
+                if resume_from is not None:
+                    go_back(config, Path(resume_from), run.path)
+                complete_epoch(run)
         distributed.barrier()
         return train(config, run, env, device, progress, after=write_epoch)
     except CheckpointError as error:

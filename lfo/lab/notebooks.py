@@ -43,7 +43,7 @@ def tidy_notebook(path: str | Path) -> Path:
     path = Path(path)
     try:
         book = json.loads(path.read_text(encoding="utf-8"))
-        if not all("cell_type" in cell for cell in book["cells"]):
+        if not all({"cell_type", "metadata"} <= set(cell) for cell in book["cells"]) or "metadata" not in book:
             raise KeyError
     except (ValueError, KeyError, TypeError):
         raise ConfigError(f"{path} is no notebook; name an .ipynb that papermill has written.") from None

@@ -16,6 +16,7 @@ import pandas as pd
 import sacrebleu
 import seaborn as sns
 from sklearn.isotonic import IsotonicRegression
+from sklearn.metrics import roc_auc_score
 
 from lfo.envs.phone.phrasings import SITUATION_STATUS, situation_of
 from lfo.lab.hierarchy import correlate, judge
@@ -172,7 +173,9 @@ def calibration_table(runs: Runs) -> pd.DataFrame:
     """Confidence of the most frequent answer, how often it is the true one, and the expected calibration error.
 
     Read as it is said, and by what the same confidence was worth at the known companies of all other worlds; beside
-    each what would be measured by chance if every answer were right just as often as it is read.
+    each what would be measured by chance if every answer were right just as often as it is read, whatever the others
+    are. Who says the same of every answer may be calibrated, too, and tells nothing: `right is surer` is the share of
+    pairs of a right and a wrong answer in which the right one has more confidence, half where both have as much.
     """
     rows = []
     for (named, part), reading in itertools.product(parts(_answers(runs), "arm", "split"), READINGS):
@@ -182,6 +185,8 @@ def calibration_table(runs: Runs) -> pd.DataFrame:
         middle = by_run(part)[[reading, "right"]].mean().median()
         rows.append(named | {"confidence is read": READINGS[reading], "calls": len(part) // count_runs(part)})
         rows[-1] |= {"confidence": middle[reading], "accuracy": middle["right"]}
+        surer = [roc_auc_score(right, one) for one, right in told if right.nunique() > 1]
+        rows[-1] |= {"right is surer": median(surer).value}
         rows[-1] |= cells(median([calibration_error(*pair) for pair in told]), "calibration error")
         rows[-1] |= {"by chance": median([_error_by_chance(one) for one, _ in told]).value, "runs": len(told)}
     return pd.DataFrame(rows)

@@ -209,6 +209,17 @@ def test_killed_while_it_goes_back_nothing_is_begun_anew(whole, config, tmp_path
         assert metrics_of(folder) == metrics_of(whole) and same(weights(folder / "epoch_4"), weights(whole / "epoch_4"))
 
 
+def test_what_another_process_trains_is_not_gone_back(whole, config, tmp_path, monkeypatch):
+    def taken(*_):
+        raise BlockingIOError
+
+    there = shutil.copytree(whole, tmp_path / "there")
+    monkeypatch.setattr("fcntl.lockf", taken)
+    with pytest.raises(RunError, match="is being trained by another process"):
+        train_epochs(config, there, there / "epoch_1", env=Evenness(), progress=False)
+    assert (there / "epoch_4" / STATS).exists() and len(RunFolder(there).checkpoints) == 2
+
+
 def test_killed_while_it_is_copied_it_may_be_copied_again(whole, config, tmp_path, monkeypatch):
     there = tmp_path / "there"
     with killed_at_the_second_copy(monkeypatch):

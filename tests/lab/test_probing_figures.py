@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -203,6 +204,8 @@ def test_calibration_by_hand(runs):
     assert table.loc[KNOWN, ["confidence", "accuracy", "calls"]].tolist() == pytest.approx([3.5 / 4, 3 / 4, 4])
     assert table.loc[NEW, ["low", "calibration error", "high"]].tolist() == [0.25, 0.5, 0.75]
     assert table.loc[NEW, "by chance"] == pytest.approx(2 * 0.25 * 0.75, abs=0.06)  # one answer at 0.25
+    assert table.loc[KNOWN, "right is surer"] == (0.5 + 0.5 + 0) / 3  # the wrong one is at 1, the right ones 1, 1, 0.5
+    assert math.isnan(table.loc[NEW, "right is surer"])  # one answer has nothing beside it
 
 
 def in_two_worlds(runs) -> dict:
@@ -211,15 +214,31 @@ def in_two_worlds(runs) -> dict:
     return runs
 
 
+def with_wrong_answers(folder: Path, confidence: float) -> None:
+    """The known ones from this confidence on."""
+    rules = pd.read_csv(folder / "probing_rules.csv", keep_default_na=False)
+    rules.loc[(rules["split"] == "validation") & (rules["confidence"] >= confidence), "answer"] = "nobody"
+    rules.to_csv(folder / "probing_rules.csv", index=False)
+
+
 def test_confidence_is_read_by_what_it_was_worth_in_the_other_world(runs):
-    """There, of the known answers two of three are right at confidence 1 and one of one at 0.5: 3 of 4 at either."""
-    table = probing_figures.calibration_table(in_two_worlds(runs)).set_index("companies")
+    """Of the known answers 2 of 3 are right at confidence 1 and 1 of 1 at 0.5, in the second world none and 1 of 1:
+    never more where there is more confidence, so 3 of 4 at either, and 1 of 4. Another arm has nothing right."""
+    with_wrong_answers(in_two_worlds(runs)["arm"][1], 1)
+    shutil.copytree(runs["arm"][0].parent, beside := runs["arm"][0].parent.with_name("beside"))
+    others = sorted(beside.glob("run-*"))
+    for folder in others:
+        with_wrong_answers(folder, 0)
+    table = probing_figures.calibration_table(runs | {"another": others})
+    table = table[table["arm"] == "arm"].set_index("companies")
     table = table[table["confidence is read"] == "by other worlds"]
-    assert table["confidence"].tolist() == [0.75, 0.75] and table["runs"].tolist() == [2, 2]
-    assert table.loc[KNOWN, "calibration error"] == 0
-    assert table.loc[NEW, ["low", "calibration error", "high"]].tolist() == [0.25, 0.5, 0.75]
+    assert table["runs"].tolist() == [2, 2]
+    assert table["confidence"].tolist() == [0.5, 0.5]  # 0.25 in the first world, 0.75 in the second
+    assert table.loc[KNOWN, ["low", "calibration error", "high"]].tolist() == [0.5, 0.5, 0.5]  # 0.25 for 0.75, and back
+    assert table.loc[NEW, ["low", "calibration error", "high"]].tolist() == [0.25, 0.25, 0.25]
     by_hand = sum(math.comb(4, n) * 0.75**n * 0.25 ** (4 - n) * abs(n / 4 - 0.75) for n in range(5))
-    assert table.loc[KNOWN, "by chance"] == pytest.approx(by_hand, abs=0.03)
+    assert table.loc[KNOWN, "by chance"] == pytest.approx(by_hand, abs=0.03)  # the same at 0.25 and at 0.75
+    assert table.loc[KNOWN, "right is surer"] == 0.5
 
 
 def test_reliability_pools_the_seeds(runs):

@@ -163,7 +163,7 @@ def test_tidy_names_a_missing_notebook(tmp_path, capsys):
     assert "gone.ipynb" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("text", ["no JSON", "[]", '{"cells": [{}]}'])
+@pytest.mark.parametrize("text", ["no JSON", "[]", '{"cells": []}', '{"metadata": {}, "cells": [{}]}'])
 def test_tidy_leaves_what_is_no_notebook_as_it_is(tmp_path, capsys, text):
     (tmp_path / "x.ipynb").write_text(text)
     assert main(["tidy", str(tmp_path / "x.ipynb")]) == 1
