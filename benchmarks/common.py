@@ -164,8 +164,9 @@ class Size:
         return [[[Attempt(task, i, derive_seed("benchmark", i)) for _ in range(8)]] for i, task in tasks]
 
     def settings(self, **overrides) -> RunConfig:
-        """A laptop run that samples `tasks` x 8 rollouts a step and never moves: contenders sample the same."""
-        still = {"policy.learning_rate": 0.0, "task_budget": 1_000_000, "rollout.tasks_per_step": self.tasks}
+        """A laptop run that samples `tasks` x 8 rollouts a step and never moves: contenders sample the same. A policy
+        whose rate is 0 would make no update to be timed."""
+        still = {"policy.learning_rate": 1e-12, "task_budget": 1_000_000, "rollout.tasks_per_step": self.tasks}
         if "world_model" not in overrides:
             still["world_model.learning_rate"] = 0.0
         return load_config("configs/laptop.yaml", **(still | overrides))

@@ -44,7 +44,7 @@ def test_every_contender_of_the_world_model_is_a_run(module, monkeypatch):
     """The laptop config changes with what is found out; what a benchmark overrides in it must still fit."""
     monkeypatch.chdir(ROOT)
     arms = {name: module("common").Size(1, 2, True).settings(**arm) for name, arm in module("world_model").ARMS.items()}
-    assert all(config.policy.learning_rate == 0 for config in arms.values())
+    assert {config.policy.learning_rate for config in arms.values()} == {1e-12}  # too small for a sum to notice
     modelled = {name: config.world_model for name, config in arms.items() if config.world_model}
     assert all(world_model.learning_rate == 0 for world_model in modelled.values())
     assert {world_model.updates for name, world_model in modelled.items() if "replay" not in name} == {0}
