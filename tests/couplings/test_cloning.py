@@ -63,7 +63,7 @@ def test_a_cloning_run_learns_without_rewards_and_without_a_world_model(toy_path
 
 
 def test_what_cannot_be_cloned_is_refused():
-    with pytest.raises(ConfigError, match="coupling 'cloning' needs .*no anonymise"):
+    with pytest.raises(ConfigError, match=r"coupling 'cloning' needs .*no anonymise"):
         load_config("configs/laptop.yaml", **{"world_model.coupling": "cloning"})
 
 
