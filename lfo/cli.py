@@ -32,21 +32,6 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _seed(text: str) -> int:
-    if (seed := int(text)) < 0:
-        raise ValueError
-    return seed
-
-
-def _gib(text: str) -> float:
-    if not 0 < (size := float(text)) < math.inf:
-        raise ValueError
-    return size
-
-
-_seed.__name__, _gib.__name__ = "seed (0 or more)", "size (above 0)"  # what argparse calls what does not fit
-
-
 def _add_environment(commands) -> None:
     """Commands that need no model."""
     generate = commands.add_parser("generate", help="write companies, rules, profiles and tasks as JSONL")
@@ -234,6 +219,19 @@ def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"'{text}' is not a whole number from 1 on")
     return int(text)
+
+
+def _seed(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"invalid seed (0 or more) value: '{text}'")
+    return int(text)
+
+
+def _gib(text: str) -> float:
+    with contextlib.suppress(ValueError):
+        if 0 < (size := float(text)) < math.inf:
+            return size
+    raise argparse.ArgumentTypeError(f"invalid size (above 0) value: '{text}'")
 
 
 def parse_settings(pairs: list[str]) -> dict:

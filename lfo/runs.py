@@ -92,7 +92,7 @@ class RunFolder:
         lines = path.read_text(encoding="utf-8").splitlines()
         for number, line in enumerate(lines, start=1):
             try:
-                rows.append((row := json.loads(line)) | {"kind": row["kind"]})
+                rows.append((row := json.loads(line)) | {"kind": row["kind"]})  # which every row has
             except (ValueError, KeyError, TypeError):
                 if number < len(lines):
                     raise RunError(

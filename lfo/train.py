@@ -421,11 +421,10 @@ class Run:
         state, examples = found
         self.learner.load_state(state["learner"])
         self.buffer = ReplayBuffer(examples, self.buffer.whole)
+        where = f"{self.folder.path}, to be begun anew in another folder"
         for name, kind in RECORDS.items():
             if name in state:  # earlier versions had none of what feedback has corrected
-                setattr(
-                    self, name, from_json(kind, state[name], f"{self.folder.path}, to be begun anew in another folder")
-                )
+                setattr(self, name, from_json(kind, state[name], where))
         self.objective.state = state.get("objective", {})  # none before PPO
         self.coupling.hear(examples)
         self.stream.position, self.step = state["position"], state["step"]
