@@ -46,7 +46,7 @@ class Imagine(Noted):
         layout = AdapterLayout((POLICY, *members), members)
         super().__init__(layout, codec, config.scouts, config.context_distillation)
         self.unsure_below, self.votes = config.unsure_below, config.votes
-        self.library = Nearest(codec.env.knowledge, config.reads, closely=True) if config.reads else None
+        self.library = Nearest(codec.env.knowledge, config.reads) if config.reads else None
         if self.unsure_below and config.members * config.votes > 1:  # as many vote as are asked
             self.votes = max(self.votes, 1 + SAMPLES)
 

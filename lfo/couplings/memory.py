@@ -2,10 +2,11 @@
 
 The controls that a learned world model has to beat, and in many worlds the better choice. `table` looks a call up by
 what it is a case of (`Knowledge.cases`), the narrowest first; `backoff` does, and where nothing was heard of that, what
-the call would be a case of if nothing had happened before; `nearest` takes the reply to the most similar call, by
-TF-IDF over `Knowledge.words`; `vote` takes what most of the three nearest mean; `linear`, `boosted` and `additive` are
-classifiers that the environment itself makes for what its answers mean, `grammar` is told how everything is said there
-(`Knowledge.classifier`). All of them hear what holds for whoever asks (`Knowledge.general`).
+the call would be a case of if nothing had happened before; `nearest` takes the reply to the most similar call of
+the same widest case, by TF-IDF over `Knowledge.words`; `vote` takes what most of the three nearest mean; `linear`,
+`boosted` and `additive` are classifiers that the environment itself makes for what its answers mean, `grammar` is told
+how everything is said there (`Knowledge.classifier`). All of them hear what holds for whoever asks
+(`Knowledge.general`).
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class Memory(Noted):
 def make_teller(recall: str, knowledge: Knowledge, reads: int = 0) -> Teller:
     """Who makes something of what was heard. reads: of so many similar calls alone, each time; 0: of all."""
     if recall in NEIGHBOURS:
-        return Nearest(knowledge, NEIGHBOURS[recall], closely=reads > 0)
+        return Nearest(knowledge, NEIGHBOURS[recall])  # of similar calls these are the first
     if reads:
         return OfSimilar(recall, knowledge, reads)
     if recall in ("table", "backoff"):
@@ -91,13 +92,11 @@ class Table:
 
 
 class Nearest:
-    """Remembers all calls that are a case of something, and answers as the most similar ones were answered.
+    """Remembers all calls that are a case of something, and answers as the most similar ones were answered: first come
+    those of the same widest case, whatever had happened before."""
 
-    closely: first come those of the same widest case, whatever had happened before.
-    """
-
-    def __init__(self, knowledge: Knowledge, neighbours: int, closely: bool = False):
-        self.knowledge, self.neighbours, self.closely = knowledge, neighbours, closely
+    def __init__(self, knowledge: Knowledge, neighbours: int):
+        self.knowledge, self.neighbours = knowledge, neighbours
         self.heard: dict[Example, None] = {}  # in their order
         self._index: tuple | None = None  # of what was heard
 
@@ -124,7 +123,7 @@ class Nearest:
         vectorizer, matrix, widest = self._index
         likeness = (matrix @ vectorizer.transform([self.knowledge.words(question)]).T).toarray()[:, 0]
         heard, mine = list(self.heard), self._widest(question)
-        likeness += [self.closely and one == mine for one in widest]  # a cosine is at most 1
+        likeness += [one == mine for one in widest]  # a cosine is at most 1
         ranked = (heard[i] for i in (-likeness).argsort(kind="stable") if heard[i].task_id != but)
         return list(itertools.islice(ranked, self.neighbours))
 
@@ -136,7 +135,7 @@ class OfSimilar:
     """Answers from the most similar calls alone, as a world model that reads is given them (`Imagine.informed`)."""
 
     def __init__(self, recall: str, knowledge: Knowledge, reads: int):
-        self.recall, self.library = recall, Nearest(knowledge, reads, closely=True)
+        self.recall, self.library = recall, Nearest(knowledge, reads)
 
     def hear(self, examples: Sequence[Example]) -> None:
         self.library.hear(examples)

@@ -257,26 +257,22 @@ def test_similar_calls_are_those_to_such_a_department_first(memory, banks):
     }
     heard = [dataclasses.replace(example(banks, *answered), task_id=name) for name, answered in of.items()]
     wish = question(banks, ASKED)
-    close, plain = (Nearest(banks.env.knowledge, 2, closely=closely) for closely in (True, False))
-    assert close.similar(wish) == [] and close.answer(wish) is None
-    for nearest in (close, plain):
-        nearest.hear(heard)
-    assert {one.task_id for one in close.similar(wish)} == {"there", "here"}
-    assert plain.similar(wish)[0].task_id == "other"
-    assert [one.task_id for one in close.similar(wish, but="here")] == ["there", "other"]
+    nearest = Nearest(banks.env.knowledge, 2)
+    assert nearest.similar(wish) == [] and nearest.answer(wish) is None
+    nearest.hear(heard)
+    assert {one.task_id for one in nearest.similar(wish)} == {"there", "here"}
+    assert [one.task_id for one in nearest.similar(wish, but="here")] == ["there", "other"]
 
 
-def test_of_similar_calls_alone_something_is_made(banks, memory):
-    """What most of all calls were answered is not what those like it were; `nothing` stays nothing."""
-    few = Memory(WorldModelConfig(coupling="memory", recall="vote", reads=3), banks)
+def test_most_of_the_three_nearest_are_of_such_a_department(banks, memory):
+    """What most calls were answered elsewhere, in the very words, counts for less; `nothing` stays nothing."""
+    few = memory("vote")
     here = [example(banks, question(banks, f"Help! {DISPUTE}", THERE, served=who), ZIP) for who in ((), [SALES])]
     here.append(example(banks, question(banks, f"Please! {DISPUTE}", THERE), MAIL))
     there = [example(banks, question(banks, f"{ASKED} {word}", phone=SERVICE), CARD) for word in ("A", "B", "C")]
     assert told(few, question(banks, ASKED)) is None
-    for remembering in (few, everything := memory("vote")):
-        remembering.hear([*there, *here])
+    few.hear([*there, *here])
     assert told(few, question(banks, ASKED)) == ZIP
-    assert told(everything, question(banks, ASKED)) == CARD
     few.hear([example(banks, question(banks, f"{ASKED} {word}", THERE), CARD) for word in ("A", "B")])
     assert told(few, question(banks, ASKED)) == CARD, "what was heard since is found"
 
@@ -293,13 +289,14 @@ def test_whoever_makes_something_of_calls_can_be_given_similar_ones_alone(banks,
     assert meaning(told(everything, question(banks))) == meaning(CARD)
 
 
-def test_the_nearest_of_similar_calls_is_the_first_of_those_that_are_read(banks, memory):
-    """Such a department's first, however like another's is."""
-    near = Memory(WorldModelConfig(coupling="memory", recall="nearest", reads=8), banks)
-    for remembering in (near, plain := memory("nearest")):
-        remembering.hear([example(banks, question(banks, ASKED, phone=SERVICE), CARD)])
-        remembering.hear([example(banks, question(banks, DISPUTE, THERE), ZIP)])
-    assert (told(near, question(banks, ASKED)), told(plain, question(banks, ASKED))) == (ZIP, CARD)
+@pytest.mark.parametrize("reads", [0, 8])
+def test_the_nearest_call_is_one_to_such_a_department(banks, reads):
+    """However like another's is; of all calls it is the same one as of those that are read."""
+    near = Memory(WorldModelConfig(coupling="memory", recall="nearest", reads=reads), banks)
+    near.hear([example(banks, question(banks, ASKED, phone=SERVICE), CARD)])
+    assert told(near, question(banks, ASKED)) == CARD, "nothing else was heard"
+    near.hear([example(banks, question(banks, DISPUTE, THERE), ZIP)])
+    assert told(near, question(banks, ASKED)) == ZIP
 
 
 # --- in an episode ---------------------------------------------------------------------------
