@@ -321,6 +321,8 @@ Greedy, untrained, told the truth (100 validation tasks of world 0), by level:
 
 {by_level}
 
+Ten tasks of level 5 in one world say little; [worlds 1 to 5](../../docs/bases.md) say more.
+
 **Limits.** It knows the names of the departments, goals and fields of this environment only, and its tokenizer makes
 one token of each; other text falls back to bytes. It was trained on sequences of up to {max_tokens} tokens.
 """

@@ -193,6 +193,7 @@ TABLES = {
     "after training; two episodes of every task:",
     "08_levels": "### Feedback: by level\n\nSuccess at the end by level, as above:",
     "08_attempts": "### Feedback: another try\n\nSuccess within k attempts; from the second on feedback is read:",
+    "08_second_attempts": "### Feedback: two attempts, by level\n\nSuccess within two attempts:",
     "08_costs": "### Feedback: what it costs\n\nAs above:",
     "08_unaided": "### Feedback: what policies do without notes\n\n"
     "Trained policies without any note at the end ([curves](../results/08_unaided.png)); with notes: the same\n"
