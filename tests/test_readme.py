@@ -297,8 +297,8 @@ def test_what_bounds_the_headline_is_as_it_was_measured():
         if r["arm"] == "imagine_frozen" and r["companies"].startswith("new")
     }
     said = (
-        f"before a call is worth {new['typical and house']:.0%} to a frozen policy;"
-        f" `imagine_frozen` has {100 * new['imagined']:.0f}."
+        f"before a call gives a frozen policy {new['typical and house']:.0%},"
+        f" `imagine_frozen` {100 * new['imagined']:.0f}."
     )
     assert said in " ".join(read(README).split())
 
@@ -324,7 +324,7 @@ def test_worlds_that_nobody_had_seen_are_told_as_they_were_judged():
     assert said.format(*shares) in " ".join(read(README).split())
     verdicts = read_table(ROOT / "results" / "04_confirm_verdicts.csv")
     judged = Counter(row["verdict"] for row in verdicts)
-    counted = f"{judged['supported']} of {len(verdicts)} claims are supported, {judged['refuted']} refuted (the 70%)"
+    counted = f"{judged['supported']} of {len(verdicts)} claims hold, {judged['refuted']} refuted (the 70%)"
     assert counted in " ".join(read(README).split())
     assert all("70% of what the truth gives" in row["claim"] for row in verdicts if row["verdict"] == "refuted")
     ahead = [row["verdict"] for row in verdicts if row["claim"].startswith("imagine is more than 5 points of area")]
@@ -335,6 +335,9 @@ def test_worlds_that_nobody_had_seen_are_told_as_they_were_judged():
     fewer = [float(row["value"]) for row in times]
     assert {row["verdict"] for row in times} == {"undecided"}
     assert f"{min(fewer):.0f} to {max(fewer):.0f} in new worlds: undecided" in read(README)
+    imitating = [row for row in read_table(ROOT / "results" / "04_factor.csv") if row["arm"] == "baseline_imitate"]
+    known, new = (float(row["times fewer"]) for row in imitating)
+    assert f"self-imitation: {known:.0f} to {new:.0f})" in read(README)
 
 
 def test_what_needs_no_world_model_is_as_it_was_measured():
@@ -345,7 +348,9 @@ def test_what_needs_no_world_model_is_as_it_was_measured():
         for row in read_table(ROOT / "results" / "04_attempts.csv")
         if row["attempts"] == "2" and row["companies"].startswith("new")
     }
-    told = f"has {twice['nothing_frozen']:.0%} of new tasks, `imagine` {100 * twice['imagine']:.0f}."
+    told = f"has {twice['nothing_frozen']:.0%} of new tasks, `imagine` {100 * twice['imagine']:.0f},"
+    most = max((share, arm) for arm, share in twice.items() if not arm.startswith("truth"))[0]
+    told += f" `grammar_frozen` {100 * most:.0f}."
     assert f"the *untrained* base, told what it was answered, {told}" in said
     rows = {row["arm"]: row for row in read_table(ROOT / "results" / "04_second_base.csv")}
     arms = ("truth_frozen", "truth", "imagine", "baseline")
@@ -354,7 +359,7 @@ def test_what_needs_no_world_model_is_as_it_was_measured():
     assert told.format(*shares) in said
     rows = [row for row in read_table(ROOT / "results" / "08_unaided.csv") if row["arm"] == "imagine"]
     known, new = (round(100 * float(row["without notes"])) for row in rows)
-    assert f"without them `imagine`'s has {known} / {new}%." in said
+    assert f"without, `imagine`'s has {known} / {new}%." in said
     card = read(ROOT / "data" / "base" / "README.md")
     assert "The base has 1.9M parameters" in said and "1,885,120 parameters" in card
 
