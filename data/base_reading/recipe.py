@@ -157,10 +157,9 @@ def known(folder: Path) -> dict[str, dict[str, float]]:
         settings["world_model.reads"] = reads
         rows = learned_rows([KINDS], WORLDS, [CALLS], replies=["reasons"], **settings)
         found[f"{name}, {reads or 'no'} calls read"] = rows
-    tellers = itertools.product((max(READ), 0), ("nearest", "backoff", "additive", "grammar"), WORLDS)
-    for reads, recall, world in tellers:
-        if recall == "nearest" and not reads:
-            continue  # of all calls it is the same one
+    recalls = ("backoff", "additive", "grammar")
+    who = [(max(READ), "nearest"), *itertools.product((max(READ), 0), recalls)]  # of all calls the nearest is the same
+    for (reads, recall), world in itertools.product(who, WORLDS):
         env = make_environment(EnvConfig(world_seed=world, circumstances=KINDS, replies="reasons"))
         teller = make_teller(recall, env.knowledge, reads)
         teller.hear(env.knowledge.general(heard_calls(env, CALLS, world)))

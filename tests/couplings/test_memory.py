@@ -266,15 +266,15 @@ def test_similar_calls_are_those_to_such_a_department_first(memory, banks):
 
 def test_most_of_the_three_nearest_are_of_such_a_department(banks, memory):
     """What most calls were answered elsewhere, in the very words, counts for less; `nothing` stays nothing."""
-    few = memory("vote")
+    vote = memory("vote")
     here = [example(banks, question(banks, f"Help! {DISPUTE}", THERE, served=who), ZIP) for who in ((), [SALES])]
     here.append(example(banks, question(banks, f"Please! {DISPUTE}", THERE), MAIL))
     there = [example(banks, question(banks, f"{ASKED} {word}", phone=SERVICE), CARD) for word in ("A", "B", "C")]
-    assert told(few, question(banks, ASKED)) is None
-    few.hear([*there, *here])
-    assert told(few, question(banks, ASKED)) == ZIP
-    few.hear([example(banks, question(banks, f"{ASKED} {word}", THERE), CARD) for word in ("A", "B")])
-    assert told(few, question(banks, ASKED)) == CARD, "what was heard since is found"
+    assert told(vote, question(banks, ASKED)) is None
+    vote.hear([*there, *here])
+    assert told(vote, question(banks, ASKED)) == ZIP
+    vote.hear([example(banks, question(banks, f"{ASKED} {word}", THERE), CARD) for word in ("A", "B")])
+    assert told(vote, question(banks, ASKED)) == CARD, "what was heard since is found"
 
 
 @pytest.mark.parametrize("recall", ["backoff", "additive", "grammar"])
