@@ -151,6 +151,9 @@ class WorldModelConfig:
     # who learns in which step
     schedule: Literal["joint", "alternating", "world_first", "hierarchical", "policy_leads"] = "joint"
     updates: Count = 20  # replay updates per step, beyond the one in the joint step
+    # what they draw: distinct calls, half of them those whose answer tells all there is to be said; or heard: calls as
+    # often as they were answered
+    replay: Literal["distinct", "heard"] = "distinct"
     scouts: Count = 0  # rollouts of each group that ask what is imagined for real, for the world model alone
     anonymise: Share = 0.0  # share of the replayed calls that are made to look like calls at an unknown company
     decay: Share = 0.95  # of the running average of an adapter of its own, which is published; per update
@@ -181,6 +184,8 @@ class WorldModelConfig:
             raise ConfigError("world_model.curiosity asks who learned the replies: set coupling 'imagine', no shuffle.")
         if self.members * self.votes > 1 and (self.curiosity or not asked):
             raise ConfigError("world_model.members and votes are for notes: set coupling 'imagine', and no curiosity.")
+        if self.replay == "heard" and (not self.updates or self.coupling in ("memory", "truth")):
+            raise ConfigError("world_model.replay is about replay updates: set coupling 'imagine', updates above 0.")
         for name, (coupling, unused) in OWN.items():
             if getattr(self, name) != unused and not self.coupling.startswith(coupling):
                 raise ConfigError(f"world_model.{name} is for coupling '{coupling}' alone: set that, or leave it out.")
@@ -291,9 +296,7 @@ class RunConfig:
     def __post_init__(self):
         w, size, least = self.world_model, self.rollout.group_size, 1 if self.ppo else 2
         if size < least:
-            raise ConfigError(
-                f"DAPO compares rollouts: set rollout.group_size above 1, not {size}; or add `ppo: {{}}`."
-            )
+            raise ConfigError(f"DAPO compares rollouts: set rollout.group_size above 1, not {size}, or `ppo: {{}}`.")
         if w and w.scouts > size - least:
             raise ConfigError(f"world_model.scouts {w.scouts} of {size} rollouts: leave the policy {least} or more.")
         rewarded = self.policy.learning_rate and self.coupling != "cloning"
@@ -325,9 +328,7 @@ class RunConfig:
         if self.policy.imitate and f.learn == "successes":
             raise ConfigError("feedback.learn 'successes' imitates already: set policy.imitate to 0.")
         if f.source == "imagined" and (w is None or self.coupling in ("memory", "truth") or w.members * w.votes > 1):
-            raise ConfigError(
-                "feedback.source 'imagined' asks one world model: set coupling 'imagine', no members or votes."
-            )
+            raise ConfigError("feedback 'imagined' asks one world model: set coupling 'imagine', no members or votes.")
         if f.learn == "kl" and w and w.schedule != "joint":
             raise ConfigError("feedback.learn 'kl' learns in every step: set world_model.schedule to 'joint'.")
         if f.teacher == "average" and self.coupling == "stacked":

@@ -81,7 +81,8 @@ class Run:
         self.bf16 = uses_bf16(config, self.folder, device)
         self.learner = Learner(config, self.coupling.layout, self.objective, self.codec.pad_id, device, self.bf16)
         self.engine: Engine = make_engine(config, device)
-        self.buffer = ReplayBuffer(whole=lambda example: bool(self.env.knowledge.cases(example.question)))
+        heard = config.world_model and config.world_model.replay == "heard"
+        self.buffer = ReplayBuffer(whole=None if heard else lambda e: bool(self.env.knowledge.cases(e.question)))
         self.due, self.successes, self.corrected = Due(), Successes(), Successes()
         self.stream = TaskStream(self.env.tasks("train"), config.seed)
         self.step, self.version = 0, 0

@@ -154,12 +154,12 @@ def named_in(data: dict) -> set[str]:
     return names
 
 
-def test_there_are_at_most_87_settings_and_each_is_used_by_a_shipped_config():
+def test_there_are_at_most_88_settings_and_each_is_used_by_a_shipped_config():
     """60, one more since the baseline has what others make DAPO stronger with (a bonus, a penalty, imitation), the
     twelve of feedback, a method of its own, one for the rewards of a shell, the six of PPO, one for where episodes are
-    played, one for the system that a shell runs on, one for who is told, and four for what world models know: how many
-    there are, how many votes they have, how long the average of their weights is, and what they read."""
-    assert len(dotted_names()) <= 87
+    played, one for the system that a shell runs on, one for who is told, and five for what world models know: how many
+    there are, how many votes they have, how long the average of their weights is, what they read, and replay."""
+    assert len(dotted_names()) <= 88
     used = set().union(*(named_in(data) for data in SHIPPED.values()))
     assert dotted_names() - used == set()
 
@@ -227,7 +227,7 @@ def test_what_a_config_names_is_found():
         ("rollout: {gpu_memory: 0}", "'rollout.gpu_memory': input should be greater than 0, got 0."),
         ("eval_splits: [tests]", "'eval_splits': input should be 'train', 'validation' or 'test', got 'tests'."),
         ("eval_splits: []", "'eval_splits': tuple should have at least 1 item"),
-        ("rollout: {group_size: 1}", "set rollout.group_size above 1, not 1; or add `ppo: {}`."),
+        ("rollout: {group_size: 1}", "set rollout.group_size above 1, not 1, or `ppo: {}`."),
         ("rollout: {group_size: 0}", "'rollout.group_size': input should be greater than or equal to 1, got 0."),
         ("ppo: {gamma: 1.1}", "'ppo.gamma': input should be less than or equal to 1, got 1.1."),
         ("ppo: {lambda: 0.9}", "unknown setting 'ppo.lambda'; did you mean 'ppo.gae_lambda'?"),
@@ -254,6 +254,8 @@ def test_what_a_config_names_is_found():
         ("world_model: {reads: 2, anonymise: 0.5}", "no shuffle, anonymise or curiosity"),
         ("world_model: {reads: 2, curiosity: 0.5}", "no shuffle, anonymise or curiosity"),
         ("world_model: {votes: 3, curiosity: 0.5}", "set coupling 'imagine', and no curiosity"),
+        ("world_model: {replay: heard, updates: 0}", "world_model.replay is about replay updates"),
+        ("world_model: {replay: heard, coupling: memory}", "world_model.replay is about replay updates"),
         ("{feedback: {source: imagined}, world_model: {members: 2}}", "'imagined' asks one world model"),
         ("world_model: {unsure_below: 2}", "'world_model.unsure_below': input should be less than or equal to 1"),
         ("env: {circumstances: 7}", "'env.circumstances': input should be less than or equal to 6, got 7."),

@@ -524,6 +524,19 @@ def test_replayed_examples_are_anonymised_and_the_buffer_is_not(config, tmp_path
     assert {example.encoded for example in run.buffer.examples} == known
 
 
+def test_in_proportion_every_call_is_kept_as_often_as_it_was_answered(config, tmp_path, bills):
+    """By default the same calls, each once; a checkpoint brings all of them back."""
+    kept = {}
+    for replay in ("distinct", "heard"):
+        settings = {"world_model.replay": replay, "world_model.lam": 0.0, "task_budget": 3}
+        run = Run(config(**settings), tmp_path / replay, bills)
+        run_through(run)
+        kept[replay] = [example.encoded for example in run.buffer.examples]
+    assert kept["distinct"] == list(dict.fromkeys(kept["heard"])) != kept["heard"]
+    run.save()
+    assert run.resume() and [example.encoded for example in run.buffer.examples] == kept["heard"]
+
+
 def test_lambda_reaches_the_policy_of_a_shared_adapter(config, tmp_path, bills):
     weights = []
     for lam in (0.0, 0.5):

@@ -13,23 +13,24 @@ KEPT = 256  # successes that can be imitated, the latest
 
 
 class ReplayBuffer:
-    """All distinct examples so far. Replies are facts about the world, not about the policy: they do not go stale.
+    """All examples so far. Replies are facts about the world, not about the policy: they do not go stale.
 
     The rollouts of a group often make the very same call; told once is enough. whole: whether an example's answer tells
-    all that there is to be said; most of what a policy hears confirms what it did, or names a part.
+    all that there is to be said (`bool`: each does); most of what a policy hears confirms what it did, or names a part.
+    None: every call is kept, and drawn, as often as it was answered.
     """
 
-    def __init__(self, examples: Sequence[Example] = (), whole: Callable[[Example], bool] = lambda example: True):
+    def __init__(self, examples: Sequence[Example] = (), whole: Callable[[Example], bool] | None = bool):
         self.examples: list[Example] = []
         self.whole, self._told, self._seen = whole, list[Example](), set[Example]()
         self.add(examples)
 
     def add(self, examples: Sequence[Example]) -> None:
-        """Take up those that are new."""
-        new = [e for e in dict.fromkeys(examples) if e not in self._seen]
+        """Take up those that are new, or, in proportion, all."""
+        new = [e for e in dict.fromkeys(examples) if e not in self._seen] if self.whole else list(examples)
         self._seen.update(new)
         self.examples += new
-        self._told += filter(self.whole, new)
+        self._told += filter(self.whole, new) if self.whole else ()
 
     def draw(self, count: int, seed: int) -> list[Example]:
         """`count` examples, fewer where there are fewer, a pure function of the seed.
@@ -39,7 +40,7 @@ class ReplayBuffer:
         rng = random.Random(seed)
         told = rng.sample(self._told, min(count // 2, len(self._told)))
         others = rng.sample(self.examples, min(count, len(self.examples)))
-        return list(dict.fromkeys([*told, *others]))[:count]
+        return list(dict.fromkeys([*told, *others]))[:count] if self.whole else others
 
 
 def shuffled(examples: Sequence[Example], seed: int) -> list[Example]:
