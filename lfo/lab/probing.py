@@ -49,6 +49,7 @@ from lfo.lab.situations import SITUATIONS, WORLD, gist, stage
 from lfo.protocols import AdapterLayout, Question
 from lfo.rollout.engine import Prompt, complete
 from lfo.runs import RunError, RunFolder
+from lfo.text import Codec
 from lfo.text.base import load_base
 from lfo.train import Player, load_player
 from lfo.types import BASE, Encoded, Example, Rollout, Turn
@@ -177,27 +178,33 @@ class PlayedCall:
 
 def played_calls(subject: Subject) -> list[PlayedCall]:
     """The calls of one episode of each task by every caller; scripted ones play tasks of all levels."""
-    world, calls = subject.world, []
+    p, calls = subject.player, []
     for task, row in subject.episodes:
-        calls += _calls_of(subject, OWN, task, subject.player.env.rules, row.turns)
-    rules = dataclasses.replace(AS_DECIDED, replies=subject.player.env.rules.replies)
+        calls += _calls_of(p.codec, OWN, task, p.env.rules, row.turns)
+    return calls + scripted_calls(p.codec, subject.tasks)
+
+
+def scripted_calls(codec: Codec, tasks: int) -> list[PlayedCall]:
+    """Those of `CALLERS`, the same for every run in a world. tasks: how many of each split."""
+    world, calls = codec.env.world, []
+    rules = dataclasses.replace(AS_DECIDED, replies=codec.env.rules.replies)
     for caller, split in itertools.product(CALLERS, SPLITS):
-        for task in world.split(split)[: subject.tasks]:
+        for task in world.split(split)[:tasks]:
             seed = derive_seed("evaluation", task.task_id, 0)
             episode = PhoneEpisode(world, task, rules, seed)
             run_scripted(episode, CALLERS[caller](episode, world, random.Random(seed)))
-            calls += _calls_of(subject, caller, task, rules, episode.turns)
+            calls += _calls_of(codec, caller, task, rules, episode.turns)
     return calls
 
 
-def _calls_of(subject: Subject, caller: str, task: PhoneTask, rules: Rules, turns: Sequence[Turn]) -> list[PlayedCall]:
+def _calls_of(codec: Codec, caller: str, task: PhoneTask, rules: Rules, turns: Sequence[Turn]) -> list[PlayedCall]:
     """The phone calls among `turns`; the actions are taken once more to hear the answers in other words."""
-    world, reasons = subject.world, rules.replies == "reasons"
+    world, reasons = codec.env.world, rules.replies == "reasons"
     company, demands = world.companies[task.company_id], world.demands_of(task)
     csr = CsrSimulator(company, demands, f"{task.task_id}/anew", reasons=reasons)
     episode = PhoneEpisode(world, task, rules, derive_seed("evaluation", task.task_id, 0), csr=csr)
     anew = [episode.step(turn.action) for turn in turns]
-    examples = subject.player.codec.examples(task.task_id, task.request, turns, "phone")
+    examples = codec.examples(task.task_id, task.request, turns, "phone")
     other_words = [text for text, turn in zip(anew, turns, strict=True) if turn.tool == PHONE]
     return [PlayedCall(caller, task.split, *pair) for pair in zip(examples, other_words, strict=True)]
 
