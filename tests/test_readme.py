@@ -359,7 +359,7 @@ def test_what_needs_no_world_model_is_as_it_was_measured():
     assert told.format(*shares) in said
     rows = [row for row in read_table(ROOT / "results" / "08_unaided.csv") if row["arm"] == "imagine"]
     known, new = (round(100 * float(row["without notes"])) for row in rows)
-    assert f"without, `imagine`'s has {known} / {new}%." in said
+    assert f"untold, `imagine`'s has {known} / {new}%." in said
     card = read(ROOT / "data" / "base" / "README.md")
     assert "The base has 1.9M parameters" in said and "1,885,120 parameters" in card
 
