@@ -184,8 +184,8 @@ class WorldModelConfig:
             raise ConfigError("world_model.curiosity asks who learned the replies: set coupling 'imagine', no shuffle.")
         if self.members * self.votes > 1 and (self.curiosity or not asked):
             raise ConfigError("world_model.members and votes are for notes: set coupling 'imagine', and no curiosity.")
-        if self.replay == "heard" and (not self.updates or self.coupling in ("memory", "truth")):
-            raise ConfigError("world_model.replay is about replay updates: set coupling 'imagine', updates above 0.")
+        if self.replay == "heard" and (not self.updates * self.lam or self.coupling in ("memory", "truth")):
+            raise ConfigError("world_model.replay: set updates and lam above 0, and a coupling that learns replies.")
         for name, (coupling, unused) in OWN.items():
             if getattr(self, name) != unused and not self.coupling.startswith(coupling):
                 raise ConfigError(f"world_model.{name} is for coupling '{coupling}' alone: set that, or leave it out.")

@@ -266,7 +266,7 @@ class RunFolder:
             )
 
     def examples(self) -> list[Example]:
-        """All distinct calls that were heard up to the newest checkpoint.
+        """All distinct calls that were heard up to the newest checkpoint; with `world_model.replay: heard` all calls.
 
         Raises:
             CheckpointError: they cannot be read.

@@ -525,10 +525,11 @@ def test_replayed_examples_are_anonymised_and_the_buffer_is_not(config, tmp_path
 
 
 def test_in_proportion_every_call_is_kept_as_often_as_it_was_answered(config, tmp_path, bills):
-    """By default the same calls, each once; a checkpoint brings all of them back."""
+    """By default the same calls, each once (what is learned of them does not reach this policy); a checkpoint brings
+    all of them back."""
     kept = {}
     for replay in ("distinct", "heard"):
-        settings = {"world_model.replay": replay, "world_model.lam": 0.0, "task_budget": 3}
+        settings = {"world_model.replay": replay, "world_model.coupling": "none", "task_budget": 3}
         run = Run(config(**settings), tmp_path / replay, bills)
         run_through(run)
         kept[replay] = [example.encoded for example in run.buffer.examples]

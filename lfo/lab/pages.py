@@ -91,7 +91,9 @@ TABLES = {
     "Of `imagine` and of the base that it began as, on the same calls, by caller and by kind of reply\n"
     "([notebook 06](../notebooks/06_wm_probing.ipynb)):",
     "06_recalled": "### The same calls, asked of memories\n\n"
-    "Scripted callers' calls, by what is answered; memories are told that who hands over all that is named is served:",
+    "Scripted callers' calls: the share whose answer is said right, of all runs together. Memories (policies trained,\n"
+    "first seed) know what was named to empty hands, and are told that who gives all that is served, and who does not\n"
+    "is named the rest; beside world models (second seed) the untrained base:",
     "06_rules": "### Whose rules world models know\n\n"
     "Of calls on the ways of held-out tasks, by how a company's rules depart from the usual ones, and of those\n"
     "that do not by the circumstances in the request:",

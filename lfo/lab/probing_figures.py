@@ -58,7 +58,7 @@ def probed(runs: Runs, name: str) -> pd.DataFrame:
 # --- replies ---------------------------------------------------------------------------------
 
 
-def replies(runs: Runs) -> pd.DataFrame:
+def _replies(runs: Runs) -> pd.DataFrame:
     """The replies of all runs; those of CSRs by what they were confronted with rather than by the status alone."""
     data = probed(runs, "replies")
     closer, of_csr = data["said"].map(situation_of), data["category"].isin(SITUATION_STATUS.values())
@@ -72,7 +72,7 @@ def reply_scores(runs: Runs) -> pd.DataFrame:
     departments are right. bleu: corpus BLEU of the greedy predictions; bleu_reworded: that of the true answers in
     other words, what a perfect world model can expect since the CSR's phrasing is drawn at random.
     """
-    data = replies(runs)
+    data = _replies(runs)
     data = pd.concat([data, data.assign(category="all")])
     keys, rows = ["arm", "model", "caller", "split", "category", *RUN], []
     for values, part in data.groupby(keys, sort=False):
@@ -134,7 +134,7 @@ def reply_figure(runs: Runs) -> plt.Figure:
 
 def example_table(runs: Runs) -> pd.DataFrame:
     """Predictions beside replies at new companies: of every category and caller the first run's first two."""
-    data = replies({arm: folders[:1] for arm, folders in list(runs.items())[:1]})
+    data = _replies({arm: folders[:1] for arm, folders in list(runs.items())[:1]})
     data = data[(data["model"] == "world model") & (data["split"] == "test")]
     first = data.groupby(["caller", "category"], sort=False).head(2).sort_values("caller", kind="stable")
     return first[["caller", "task_id", "gave", "said", "predicted", "right"]].reset_index(drop=True)

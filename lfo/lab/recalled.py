@@ -1,8 +1,8 @@
-"""What a memory makes of calls that it is never asked about: those of scripted callers, who hand something over.
+"""What memories make of the calls of scripted callers, a third of whom hand something over: they are never asked that.
 
 A memory knows what was named to empty hands. To be held against a world model, which learns all that is answered, it is
 given the rule that it lacks: who hands over all that would be named is served, who does not is named the rest. That a
-value is wrong, or that another field will do in the place of one that the caller lacks, is nothing it could say.
+value is wrong, or that another field will do in the place of one that the caller lacks, it says by chance at most.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import pandas as pd
 
 from lfo.envs.phone.phrasings import read_reply, situation_of, spoken
 from lfo.envs.phone.tools import phone_call
-from lfo.lab.probing import TRAINED, PlayedCall, scripted_calls
-from lfo.lab.probing_figures import replies
+from lfo.lab.probing import OWN, TRAINED, PlayedCall, scripted_calls
+from lfo.lab.probing_figures import probed
 from lfo.lab.reading import Runs, measurements, parts, read_measurement, write_measurement
 from lfo.protocols import Question
 from lfo.runs import RunError, RunFolder
@@ -43,43 +43,57 @@ def measure_recalled(folder: str | Path, tasks: int = 50) -> pd.DataFrame:
 
 
 def recalled_rows(calls: Sequence[PlayedCall], recall: Callable[[Sequence[Question]], list[str]]) -> list[dict]:
-    """caller, split, task_id, category as in `phrasings.situation_of`, silent, and right, in meaning: 0 or 1."""
+    """caller, split, task_id, gave and said as in `inspect.in_words`, silent, and right, in meaning: 0 or 1."""
     examples = [call.example for call in calls]
     empty_handed = [Question(e.request, e.turns, phone_call(e.call.arguments["phone_number"])) for e in examples]
     rows = []
     for call, e, reply in zip(calls, examples, recall(empty_handed), strict=True):
+        given = e.call.arguments["auth_info"]
         about = {"caller": call.caller, "split": call.split, "task_id": e.task_id}
-        right = bool(reply) and with_hands_full(reply, e.call.arguments["auth_info"]) == read_reply(e.reply)
-        category = situation_of(spoken(e.reply))
-        rows.append({**about, "category": category, "silent": int(not reply), "right": int(right)})
+        about |= {"gave": ", ".join(given), "said": spoken(e.reply)}
+        right = bool(reply) and with_hands_full(reply, given) == read_reply(e.reply)
+        rows.append({**about, "silent": int(not reply), "right": int(right)})
     return rows
 
 
 def with_hands_full(reply: str, given: Sequence[str]) -> Hashable:
     """The meaning of what is said to somebody who gives these fields, by what is said to empty hands."""
     status, named, departments = read_reply(reply)
-    if status != "auth_failed":
+    if not named:
         return status, named, departments
     return (status, named - set(given), departments) if named - set(given) else SERVED
 
 
 def recalled_table(memories: Runs, world_models: Runs) -> pd.DataFrame:
-    """Share of the calls of scripted callers whose answer is said right in meaning, by what is answered.
+    """Share of the calls of scripted callers whose answer is said right in meaning, by what the caller gave and by what
+    is answered (`phrasings.situation_of`).
 
-    calls, and shares, of all runs of an arm together; who is silent is wrong. For the world models' the untrained base
-    is a row of its own.
+    calls, and shares, of all runs of an arm together; who is silent is wrong. The untrained base, beside the world
+    models, has rows of its own.
 
     Raises:
         RunError: a run was not asked.
     """
-    said = replies(world_models).query("caller != 'own policy'").assign(silent=0)
+    said = scripted_replies(world_models).assign(silent=0)
     said["arm"] = said["arm"].where(said["model"] == TRAINED, said["model"])
-    frames = [said, measurements(memories, FILE, "run notebook 06, or `lfo.lab.recalled.measure_recalled`")]
-    columns = ["arm", "world", "seed", "split", "category", "silent", "right"]
-    data = pd.concat([frame[columns] for frame in frames])
-    data = pd.concat([data, data.assign(category="all")])
+    told = measurements(memories, FILE, "run notebook 06, or `lfo.lab.recalled.measure_recalled`")
+    data = pd.concat([said, told], ignore_index=True)
+    data["category"] = data["said"].map(situation_of)
+    anything, everything = {"gave": "anything or nothing"}, {"category": "all"}
+    data["gave"] = data["gave"].map(lambda fields: "a field or more" if fields else "nothing")
+    data = pd.concat([data.assign(**anything, **everything), data.assign(**everything), data.assign(**anything)])
     rows = []
-    for named, part in parts(data, "arm", "split", "category"):
+    for named, part in parts(data, "arm", "split", "gave", "category"):
         shares = {"calls": len(part), "right": part["right"].mean(), "silent": part["silent"].mean()}
         rows.append(named | shares | {"runs": len(part[["world", "seed"]].drop_duplicates())})
-    return pd.DataFrame(rows).sort_values(["companies", "category"], kind="stable", ignore_index=True)
+    order = ["companies", "gave", "category"]
+    return pd.DataFrame(rows).sort_values(order, kind="stable", ignore_index=True)
+
+
+def scripted_replies(world_models: Runs) -> pd.DataFrame:
+    """What `probing.probe` found of these calls.
+
+    Raises:
+        RunError: a run was not probed.
+    """
+    return probed(world_models, "replies").query(f"caller != '{OWN}'")

@@ -17,30 +17,31 @@ class ReplayBuffer:
 
     The rollouts of a group often make the very same call; told once is enough. whole: whether an example's answer tells
     all that there is to be said (`bool`: each does); most of what a policy hears confirms what it did, or names a part.
-    None: every call is kept, and drawn, as often as it was answered.
+    distinct: False: every call is kept, and drawn, as often as it was answered, and none is preferred.
     """
 
-    def __init__(self, examples: Sequence[Example] = (), whole: Callable[[Example], bool] | None = bool):
+    def __init__(self, examples: Sequence[Example] = (), whole: Callable[[Example], bool] = bool, distinct=True):
         self.examples: list[Example] = []
-        self.whole, self._told, self._seen = whole, list[Example](), set[Example]()
+        self.whole, self.distinct, self._told, self._seen = whole, distinct, list[Example](), set[Example]()
         self.add(examples)
 
     def add(self, examples: Sequence[Example]) -> None:
-        """Take up those that are new, or, in proportion, all."""
-        new = [e for e in dict.fromkeys(examples) if e not in self._seen] if self.whole else list(examples)
+        """Take up those that are new; all, where they need not be distinct."""
+        new = [e for e in dict.fromkeys(examples) if e not in self._seen] if self.distinct else list(examples)
         self._seen.update(new)
         self.examples += new
-        self._told += filter(self.whole, new) if self.whole else ()
+        self._told += filter(self.whole, new)
 
     def draw(self, count: int, seed: int) -> list[Example]:
         """`count` examples, fewer where there are fewer, a pure function of the seed.
 
-        Half of them tell the whole, as far as there are any, the others are drawn from all.
+        Half of them tell the whole, as far as there are any, the others are drawn from all; so are all of them where
+        examples need not be distinct.
         """
         rng = random.Random(seed)
-        told = rng.sample(self._told, min(count // 2, len(self._told)))
+        told = rng.sample(self._told, min(count // 2, len(self._told)) if self.distinct else 0)
         others = rng.sample(self.examples, min(count, len(self.examples)))
-        return list(dict.fromkeys([*told, *others]))[:count] if self.whole else others
+        return list(dict.fromkeys([*told, *others]))[:count] if self.distinct else others
 
 
 def shuffled(examples: Sequence[Example], seed: int) -> list[Example]:

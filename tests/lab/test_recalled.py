@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pandas as pd
@@ -10,6 +11,7 @@ import pytest
 from lfo.config import RunConfig, WorldModelConfig
 from lfo.couplings.memory import Memory
 from lfo.envs.phone import PhoneEnvironment, Rules
+from lfo.envs.phone.phrasings import PHRASINGS, situation_of
 from lfo.envs.phone.vocabulary import FIELDS
 from lfo.lab import recalled
 from lfo.lab.probing import scripted_calls
@@ -19,7 +21,8 @@ from lfo.runs import RunError, RunFolder
 from lfo.text.codec import Codec
 from lfo.train import Player
 
-KNOWN, NEW = SPLIT_NAMES.values()
+_, NEW = SPLIT_NAMES.values()
+GAVE = ("a field or more", "nothing")
 
 
 def missing(*fields: str) -> str:
@@ -48,11 +51,22 @@ def test_who_knows_what_is_named_to_empty_hands_is_right_of_all_but_wrong_values
     calls = scripted_calls(player.codec, tasks=20)
     truth = player.env.knowledge.truth
     rows = pd.DataFrame(recalled_rows(calls, lambda asked: [truth(question) for question in asked]))
-    assert (rows["silent"] == 0).all() and {"missing", "success", "routing"} <= set(rows["category"])
+    category = rows["said"].map(situation_of)
+    assert (rows["silent"] == 0).all() and {"missing", "success", "routing"} <= set(category)
     lacking = pd.Series([any("unavailable" in turn.observation for turn in c.example.turns) for c in calls])
-    mismatch = rows["category"] == "mismatch"
-    assert (rows.loc[~lacking & ~mismatch, "right"] == 1).all() and (rows.loc[mismatch, "right"] == 0).all()
-    assert (rows.loc[rows["category"] == "alternative", "right"] == 0).all() and lacking.mean() < 0.3
+    assert (rows.loc[~lacking & (category != "mismatch"), "right"] == 1).all()
+    assert (rows.loc[category == "alternative", "right"] == 0).all() and 0 < lacking.mean() < 0.3
+    assert 0.1 < (rows["gave"] != "").mean() < 0.5
+
+
+def test_that_a_value_is_wrong_no_memory_says(player):
+    call = scripted_calls(player.codec, tasks=1)[0]
+    wrong = PHRASINGS["mismatch"]["formal"][0].format(dept="Billing", fields="email address")
+    said = json.dumps({"status": "auth_failed", "message": wrong})
+    call = dataclasses.replace(call, example=dataclasses.replace(call.example, reply=said))
+    truth = player.env.knowledge.truth
+    (row,) = recalled_rows([call], lambda asked: [truth(question) for question in asked])
+    assert situation_of(row["said"]) == "mismatch" and row["right"] == 0
 
 
 def test_a_memory_that_has_heard_nothing_is_silent_and_wrong(player, tmp_path, monkeypatch):
@@ -67,20 +81,20 @@ def test_a_memory_that_has_heard_nothing_is_silent_and_wrong(player, tmp_path, m
 
 def test_shares_are_of_all_calls_of_an_arm(tmp_path):
     """Two runs of a memory with one and three calls, and one of a world model."""
-    rights, folders = {"a": [1], "b": [0, 1, 0]}, {}
+    rights, folders, said = {"a": [1], "b": [0, 1, 0]}, {}, "auth_failed: Billing. I need your email."
     for name, right in rights.items():
         folders[name] = tmp_path / name
         RunFolder(folders[name]).begin(RunConfig(seed=len(right)))
-        about = {"caller": "wanderer", "split": "test", "category": "missing", "silent": [1 - r for r in right]}
+        about = {"caller": "wanderer", "split": "test", "gave": "", "said": said, "silent": [1 - r for r in right]}
         pd.DataFrame({**about, "right": right}).to_csv(folders[name] / FILE, index=False)
     RunFolder(tmp_path / "w").begin(RunConfig())
-    said = "auth_failed: Billing. I need your email."
-    about = {"split": "test", "category": "auth_failed", "said": said, "right": [1, 1, 0]}
+    about = {"split": "test", "gave": "email", "said": said, "right": [1, 1, 0]}
     about |= {"caller": ["wanderer", "own policy", "wanderer"], "model": ["world model"] * 2 + ["untrained base"]}
     pd.DataFrame(about).to_csv(tmp_path / "w" / "probing_replies.csv", index=False)
     table = recalled_table({"table": list(folders.values())}, {"imagine": [tmp_path / "w"]})
-    rows = {row["arm"]: row for row in table.query("category == 'all'").to_dict("records")}
+    rows = {row["arm"]: row for row in table.query("category == 'missing'").to_dict("records")}
     assert set(table["companies"]) == {NEW} and set(table["category"]) == {"all", "missing"}
     assert [rows["table"][name] for name in ("calls", "right", "silent", "runs")] == [4, 0.5, 0.5, 2]
     assert [rows["imagine"][name] for name in ("calls", "right", "silent", "runs")] == [1, 1, 0, 1]
-    assert rows["untrained base"]["right"] == 0
+    assert rows["untrained base"]["right"] == 0 and set(table["gave"]) == {"anything or nothing", *GAVE}
+    assert table.query("category == 'all'").groupby("gave")["calls"].sum().tolist() == [2, 6, 4]

@@ -63,10 +63,10 @@ def test_replay_keeps_every_distinct_call_once_in_order(calls):
 
 def test_replay_in_proportion_draws_a_call_as_often_as_it_was_answered(calls):
     """Of four that were kept three are the same; nobody is preferred for telling the whole."""
-    buffer = ReplayBuffer([calls[0], calls[1], calls[0]], whole=None)
+    buffer = ReplayBuffer([calls[0], calls[1], calls[0]], lambda example: example is calls[1], distinct=False)
     buffer.add([calls[0]])
     assert buffer.examples == [calls[0], calls[1], calls[0], calls[0]]
-    assert buffer.draw(9, 3) == ReplayBuffer(buffer.examples, whole=None).draw(9, 3) and len(buffer.draw(9, 3)) == 4
+    assert buffer.draw(9, 3) == ReplayBuffer(buffer.examples, distinct=False).draw(9, 3) and len(buffer.draw(9, 3)) == 4
     drawn = Counter(e.reply for seed in range(200) for e in buffer.draw(1, seed))
     assert drawn.total() == 200 and 120 < drawn[calls[0].reply] < 180
 
