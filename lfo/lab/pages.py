@@ -174,9 +174,12 @@ TABLES = {
     "`reference` (0.5), 95%; `imagine` has an adapter for each, `shared` one for both, `policy_alone` is that at 0:",
     "05_schedule": "### Schedules\n\nAs above: who learns when, where `reference` has both learn in every step:",
     "05_rank": "### Rank\n\nAs above: the rank of both adapters, where `reference` has 64:",
+    "05_predict": "### What to predict\n\nAs above: the phone's replies alone in `reference`, those of more tools:",
+    "05_rates": "### Replay\n\nAs above: replay updates a step, where `reference` has 20:",
     "05_world_model": "### What would make the world model know more\n\n"
     "320 tasks, the policy frozen, in tuning worlds, at known companies: what is known at the end, and how much more\n"
     "that is than what `reference` knows in the same worlds:",
+    "05_replayed": "### Replay in proportion\n\nThe first two of these arms, by kind of reply, of all runs together:",
     "05_costs": "### What the controls cost\n\nMultiples are medians of the ratios to `reference` with the same seed:",
     "05_verdicts": "### Claims about lambda and other choices\n\n"
     "World 0, where everything was developed: what is decided is decided for it alone, and for 80 tasks:",
