@@ -175,7 +175,7 @@ TABLES = {
     "05_schedule": "### Schedules\n\nAs above: who learns when, where `reference` has both learn in every step:",
     "05_rank": "### Rank\n\nAs above: the rank of both adapters, where `reference` has 64:",
     "05_predict": "### What to predict\n\nAs above: the phone's replies alone in `reference`, those of more tools:",
-    "05_rates": "### Rates and replay\n\nAs above: rates (`reference`: w 3e-3, p 1e-3), and replay updates a step (20):",
+    "05_rates": "### Rates and replay\n\nAs above: rates (`reference`: w 3e-3, p 1e-3), replay updates a step (20):",
     "05_world_model": "### What would make the world model know more\n\n"
     "320 tasks, the policy frozen, in tuning worlds, at known companies: what is known at the end, and how much more\n"
     "that is than what `reference` knows in the same worlds:",
