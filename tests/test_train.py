@@ -535,7 +535,8 @@ def test_in_proportion_every_call_is_kept_as_often_as_it_was_answered(config, tm
         kept[replay] = [example.encoded for example in run.buffer.examples]
     assert kept["distinct"] == list(dict.fromkeys(kept["heard"])) != kept["heard"]
     run.save()
-    assert run.resume() and [example.encoded for example in run.buffer.examples] == kept["heard"]
+    resumed = Run(run.config, run.folder.path, bills)
+    assert resumed.resume() and [example.encoded for example in resumed.buffer.examples] == kept["heard"]
 
 
 def test_lambda_reaches_the_policy_of_a_shared_adapter(config, tmp_path, bills):

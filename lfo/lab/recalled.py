@@ -1,4 +1,4 @@
-"""What memories make of the calls of scripted callers, a third of whom hand something over: they are never asked that.
+"""What memories make of scripted callers' calls, a third of which hand something over: they are never asked these.
 
 A memory knows what was named to empty hands. To be held against a world model, which learns all that is answered, it is
 given the rule that it lacks: who hands over all that would be named is served, who does not is named the rest. That a
@@ -59,9 +59,8 @@ def recalled_rows(calls: Sequence[PlayedCall], recall: Callable[[Sequence[Questi
 def with_hands_full(reply: str, given: Sequence[str]) -> Hashable:
     """The meaning of what is said to somebody who gives these fields, by what is said to empty hands."""
     status, named, departments = read_reply(reply)
-    if not named:
-        return status, named, departments
-    return (status, named - set(given), departments) if named - set(given) else SERVED
+    missing = named - set(given)
+    return SERVED if named and not missing else (status, missing, departments)
 
 
 def recalled_table(memories: Runs, world_models: Runs) -> pd.DataFrame:
