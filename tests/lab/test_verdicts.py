@@ -293,6 +293,7 @@ def test_the_claims_are_about_arms_that_exist(monkeypatch):
         "six": ["six.yaml"],
         "confirm": ["confirm.yaml"],
         "reads": ["reads.yaml"],
+        "richer": ["richer.yaml"],
     }
     for table, files in grids.items():
         arms = {arm for file in files for arm in by_arm(read_grid(Path("configs") / file, "out"))}
@@ -402,6 +403,22 @@ def test_who_reads_differs_in_what_its_name_says(monkeypatch):
         assert config == expected, arm
 
 
+def test_richer_worlds_are_all_that_differs(monkeypatch):
+    """In worlds that no other grid names, no policy trained, and beside each world model the classifier of its base."""
+    monkeypatch.chdir(ROOT)
+    others = {p for p in Path("configs").glob("*.yaml") if "arms:" in p.read_text()} - {Path("configs/richer.yaml")}
+    seen = {config.env.world_seed for path in others for config in read_grid(path, "out").values()}
+    science, grid = (read_grid(f"configs/{name}.yaml", "out") for name in ("science", "richer"))
+    assert not seen & {config.env.world_seed for config in grid.values()}
+    same = {"richer": "imagine_frozen", "additive_richer": "additive_frozen"}
+    for folder, config in grid.items():
+        arm, world = folder.parent.name, config.env.world_seed
+        twin = science[Path("out", same.get(arm, arm), f"world{world - 15}-seed{config.seed}")]
+        model = dataclasses.replace(twin.model, base="data/base_reading" if arm in same else "data/base")
+        env = dataclasses.replace(twin.env, world_seed=world)
+        assert config == dataclasses.replace(twin, name=config.name, env=env, model=model, eval_every=320), arm
+
+
 def test_arms_beside_three_world_models_differ_in_what_their_names_say(monkeypatch):
     monkeypatch.chdir(ROOT)
     arms, claims = by_arm(science := read_grid("configs/science.yaml", "out")), read_claims(CLAIMS, "ensemble")
@@ -440,7 +457,7 @@ def test_the_arms_that_two_grids_share_are_the_same_runs(monkeypatch):
     assert all(one[folder] == other[folder] for folder in shared)
 
 
-@pytest.mark.parametrize("name", ["science", "feedback_grid", "confirm", "six", "reads", "second_base"])
+@pytest.mark.parametrize("name", ["science", "feedback_grid", "confirm", "six", "reads", "richer", "second_base"])
 def test_arms_have_world_and_seed_in_common(name, monkeypatch):
     """And so their tasks: `Run` makes its stream of the environment's tasks and the seed (`TaskStream`)."""
     monkeypatch.chdir(ROOT)
