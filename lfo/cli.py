@@ -481,8 +481,8 @@ def _evaluate(args) -> None:
     from lfo.couplings import alone
     from lfo.envs import make_environment
     from lfo.evaluate import play_tasks, success_rows
+    from lfo.lab.player import load_player
     from lfo.runs import RunFolder
-    from lfo.train import load_player
 
     options = {"held_out_phrasing": True} if args.held_out_phrasing else {}  # which not every environment has
     env = make_environment(RunFolder(args.run).config.env, **options)

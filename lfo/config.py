@@ -156,6 +156,7 @@ class WorldModelConfig:
     replay: Literal["distinct", "heard"] = "distinct"
     scouts: Count = 0  # rollouts of each group that ask what is imagined for real, for the world model alone
     anonymise: Share = 0.0  # share of the replayed calls that are made to look like calls at an unknown company
+    word_dropout: Share = 0.0  # of the words of a replayed call, what is left out, anew each time
     decay: Share = 0.95  # of the running average of an adapter of its own, which is published; per update
     members: Positive = 1  # world models, each with replays of its own; `imagine` and `imagine_memory` only, as:
     votes: Positive = 1  # replies of each to a question, all but one sampled; noted is what most of all replies mean
@@ -184,8 +185,11 @@ class WorldModelConfig:
             raise ConfigError("world_model.curiosity asks who learned the replies: set coupling 'imagine', no shuffle.")
         if self.members * self.votes > 1 and (self.curiosity or not asked):
             raise ConfigError("world_model.members and votes are for notes: set coupling 'imagine', and no curiosity.")
-        if self.replay == "heard" and (not self.updates * self.lam or self.coupling in ("memory", "truth")):
-            raise ConfigError("world_model.replay: set updates and lam above 0, and a coupling that learns replies.")
+        replayed = self.replay == "heard" or self.word_dropout
+        if replayed and (not self.updates * self.lam or self.coupling in ("memory", "truth")):
+            raise ConfigError("world_model.replay and word_dropout: set updates and lam above 0; no memory or truth.")
+        if self.word_dropout and self.coupling in ("echo", "cloning"):
+            raise ConfigError("world_model.word_dropout is for who learns replies apart: set coupling 'imagine'.")
         for name, (coupling, unused) in OWN.items():
             if getattr(self, name) != unused and not self.coupling.startswith(coupling):
                 raise ConfigError(f"world_model.{name} is for coupling '{coupling}' alone: set that, or leave it out.")

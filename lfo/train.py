@@ -33,16 +33,15 @@ from lfo.envs import make_environment
 from lfo.evaluate import evaluation_rows, means
 from lfo.learn.learner import Learner
 from lfo.learn.objectives import explained_variance, make_objective
-from lfo.learn.replay import ReplayBuffer, Successes, imitated, shuffled
+from lfo.learn.replay import ReplayBuffer, Successes, imitated, shuffled, thinned
 from lfo.learn.schedule import Due, turns
-from lfo.protocols import Coupling, Engine, Environment, Question
+from lfo.protocols import Engine, Environment, Question
 from lfo.rollout import make_engine
 from lfo.rollout.play import Waves, play
 from lfo.rollout.tasks import TaskStream, informative
-from lfo.runs import RunError, RunFolder, whole
+from lfo.runs import RunFolder, whole
 from lfo.text.base import bf16_pays
-from lfo.text.codec import Codec
-from lfo.types import APART, POLICY, Encoded, Example, Record, Rollout, Sample, by_group, from_json, to_json
+from lfo.types import APART, Encoded, Example, Record, Rollout, Sample, by_group, from_json, to_json
 
 REPLAYED = 16  # examples of one replay update
 
@@ -347,7 +346,7 @@ class Run:
         return [[row for group in groups[i : i + size] for row in group] for i in range(0, len(groups), size)]
 
     def _replayed(self, seed: int) -> list[Encoded]:
-        """Examples for a replay update; `anonymise` of them made to look unknown."""
+        """Examples for a replay update; `anonymise` of them made to look unknown, all with `word_dropout`."""
         rng, out = random.Random(derive_seed(seed, "anonymise")), []
         for example in self.buffer.draw(REPLAYED, seed):
             if rng.random() < self.config.world_model.anonymise:
@@ -355,7 +354,8 @@ class Run:
                 out.append(self.codec.encoded(Question(request, tuple(past), call), example.reply))
             else:
                 out.append(as_read(example, self.codec, self.coupling))
-        return out
+        share, rng = self.config.world_model.word_dropout, random.Random(derive_seed(seed, "words"))
+        return [thinned(example, share, rng, self.codec.tags) for example in out] if share else out
 
     def _corrected(self, seed: int) -> list[Sample]:
         """Corrected attempts for a replay update; `anonymise` of them made to look unknown."""
@@ -573,35 +573,3 @@ def lr_factor(tasks_seen: int, budget: int, warmup: int) -> float:
         return (tasks_seen + 1) / warmup
     done = min(1.0, (tasks_seen - warmup) / max(1, budget - warmup))
     return 0.55 + 0.45 * math.cos(math.pi * done)
-
-
-@dataclasses.dataclass(frozen=True)
-class Player:
-    """The newest policy of a run, ready to play."""
-
-    config: RunConfig
-    engine: Engine
-    codec: Codec
-    coupling: Coupling
-    adapters: dict[str, Path]
-
-    @property
-    def env(self) -> Environment:
-        return self.codec.env
-
-
-def load_player(folder: str | Path, env: Environment | None = None) -> Player:
-    """Engine, codec and coupling of a finished (or interrupted) run, with its newest adapters loaded.
-
-    Raises:
-        RunError: the folder holds no run, or no policy.
-    """
-    run = RunFolder(folder)
-    config, adapters = run.config, run.adapters()
-    if POLICY not in adapters:
-        raise RunError(f"{folder} has no policy adapter; train there first: `lfo train --run {folder}`.")
-    codec, coupling = make_coupling(config, env or make_environment(config.env))
-    coupling.hear(run.examples())
-    engine = make_engine(config)
-    engine.load(adapters)
-    return Player(config, engine, codec, coupling, adapters)

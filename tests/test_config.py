@@ -154,12 +154,12 @@ def named_in(data: dict) -> set[str]:
     return names
 
 
-def test_there_are_at_most_88_settings_and_each_is_used_by_a_shipped_config():
+def test_there_are_at_most_89_settings_and_each_is_used_by_a_shipped_config():
     """60, one more since the baseline has what others make DAPO stronger with (a bonus, a penalty, imitation), the
     twelve of feedback, a method of its own, one for the rewards of a shell, the six of PPO, one for where episodes are
-    played, one for the system that a shell runs on, one for who is told, and five for what world models know: how many
-    there are, how many votes they have, how long the average of their weights is, what they read, and replay."""
-    assert len(dotted_names()) <= 88
+    played, one for the system that a shell runs on, one for who is told, and six for what world models know: how many
+    there are, how many votes they have, how long the average of their weights is, what they read, replay, and words."""
+    assert len(dotted_names()) <= 89
     used = set().union(*(named_in(data) for data in SHIPPED.values()))
     assert dotted_names() - used == set()
 
@@ -254,9 +254,13 @@ def test_what_a_config_names_is_found():
         ("world_model: {reads: 2, anonymise: 0.5}", "no shuffle, anonymise or curiosity"),
         ("world_model: {reads: 2, curiosity: 0.5}", "no shuffle, anonymise or curiosity"),
         ("world_model: {votes: 3, curiosity: 0.5}", "set coupling 'imagine', and no curiosity"),
-        ("world_model: {replay: heard, updates: 0}", "world_model.replay: set updates and lam above 0"),
-        ("world_model: {replay: heard, lam: 0}", "world_model.replay: set updates and lam above 0"),
-        ("world_model: {replay: heard, coupling: memory}", "and a coupling that learns replies"),
+        ("world_model: {replay: heard, updates: 0}", "replay and word_dropout: set updates and lam above 0"),
+        ("world_model: {replay: heard, lam: 0}", "replay and word_dropout: set updates and lam above 0"),
+        ("world_model: {replay: heard, coupling: memory}", "no memory or truth"),
+        ("world_model: {word_dropout: 0.1, updates: 0}", "replay and word_dropout: set updates and lam above 0"),
+        ("world_model: {word_dropout: 0.1, coupling: truth}", "no memory or truth"),
+        ("world_model: {word_dropout: 0.1, coupling: echo}", "word_dropout is for who learns replies apart"),
+        ("world_model: {word_dropout: 0.1, coupling: cloning}", "word_dropout is for who learns replies apart"),
         ("{feedback: {source: imagined}, world_model: {members: 2}}", "'imagined' asks one world model"),
         ("world_model: {unsure_below: 2}", "'world_model.unsure_below': input should be less than or equal to 1"),
         ("env: {circumstances: 7}", "'env.circumstances': input should be less than or equal to 6, got 7."),

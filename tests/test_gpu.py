@@ -20,13 +20,14 @@ from lfo import distributed
 from lfo.cli import usable_device
 from lfo.config import ConfigError
 from lfo.couplings.plain import BOTH
+from lfo.lab.player import load_player
 from lfo.learn.learner import Learner
 from lfo.learn.objectives import Dapo
 from lfo.rollout import Prompt, complete
 from lfo.rollout.torch_engine import TorchEngine
 from lfo.runs import RunFolder
 from lfo.text.base import bf16_pays
-from lfo.train import Run, load_player, train
+from lfo.train import Run, train
 from lfo.types import Encoded, Role, Sample
 
 DEVICE = "cuda"

@@ -12,9 +12,10 @@ from test_toy import Even, EvenGuesses, Evenness, Stopped, metrics_of
 
 from lfo.config import RunConfig
 from lfo.envs.base import written
+from lfo.lab.player import load_player
 from lfo.learn.learner import VALUE_HEAD
 from lfo.runs import CheckpointError, RunFolder
-from lfo.train import Run, load_player, train
+from lfo.train import Run, train
 from lfo.types import Call, StopReason, Turn, by_group
 
 PPO = {"policy.clip": [0.2, 0.2], "policy.epochs": 2, "policy.groups_per_update": 2, "ppo.value_weight": 0.5}

@@ -14,12 +14,13 @@ from toy import Counter, Counting, Guessing, Known
 from lfo.config import ConfigError, RolloutConfig, RunConfig, WorldModelConfig
 from lfo.couplings import Imagine, Memory, Truth
 from lfo.envs.base import written
+from lfo.lab.player import load_player
 from lfo.protocols import Knowledge
 from lfo.rollout.play import play
 from lfo.runs import RunError, RunFolder
 from lfo.text.base import load_tokenizer
 from lfo.text.codec import Codec
-from lfo.train import Run, load_player, train
+from lfo.train import Run, train
 from lfo.types import Attempt, Call, Malformed, Role, StopReason, Task, Turn
 
 

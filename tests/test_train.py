@@ -29,6 +29,7 @@ from lfo.envs.phone import PhoneEnvironment, Rules, generate_world
 from lfo.envs.phone.phrasings import requested_fields
 from lfo.envs.phone.tools import form, phone_call, search
 from lfo.evaluate import evaluation_rows
+from lfo.lab.player import load_player
 from lfo.learn.learner import Learner
 from lfo.rollout import Prompt, complete
 from lfo.rollout.play import _Group
@@ -36,7 +37,7 @@ from lfo.rollout.tasks import informative
 from lfo.rollout.torch_engine import TorchEngine
 from lfo.runs import CheckpointError, RunError, RunFolder
 from lfo.text.chat import ChatCodec
-from lfo.train import Run, _evaluation_due, _interruptible, load_player, lr_factor, train, uses_bf16
+from lfo.train import Run, _evaluation_due, _interruptible, lr_factor, train, uses_bf16
 from lfo.types import AVERAGE, Encoded, Example, Role, Turn
 
 POLICY, WORLD_MODEL = "policy", "world_model"
@@ -524,6 +525,27 @@ def test_replayed_examples_are_anonymised_and_the_buffer_is_not(config, tmp_path
     assert {example.encoded for example in run.buffer.examples} == known
 
 
+def test_words_of_replayed_calls_are_left_out_and_of_the_buffer_none(config, tmp_path, bills):
+    """Tags stay, and so does the reply; what is left stands in its order; the same seed, the same words."""
+    run = Run(config(**{"task_budget": 3, "world_model.word_dropout": 0.5}), tmp_path, bills)
+    run_through(run)
+    heard = {example.encoded for example in run.buffer.examples}
+    whole = {example.reply: [one for one in heard if one.reply == example.reply] for example in heard}
+    tags = [i for i in next(iter(heard)).prompt if i in run.codec.tags]
+    assert len(tags) >= 6 and all([i for i in one.prompt if i in run.codec.tags] == tags for one in heard)
+    for example in (drawn := run._replayed(0)):
+        assert [i for i in example.prompt if i in run.codec.tags] == tags
+        longer = [one for one in whole[example.reply] if len(example.prompt) < 0.75 * len(one.prompt)]
+        assert any(_is_part(example.prompt, one.prompt) for one in longer)
+    assert run._replayed(0) == drawn != run._replayed(1)
+
+
+def _is_part(part, whole) -> bool:
+    """Whether these are some of those, in their order."""
+    rest = iter(whole)
+    return all(token in rest for token in part)
+
+
 def test_in_proportion_every_call_is_kept_as_often_as_it_was_answered(config, tmp_path, bills):
     """By default the same calls, each once (what is learned of them does not reach this policy); a checkpoint brings
     all of them back."""
@@ -722,7 +744,8 @@ def by_the_book(monkeypatch, codec):
         return written(way[turn]) if turn < len(way) and (turn == 0 or prompt.session % 2) else ""
 
     engines = []
-    monkeypatch.setattr("lfo.train.make_engine", lambda *_: engines.append(Written(codec, say)) or engines[-1])
+    for who in ("lfo.train", "lfo.lab.player"):
+        monkeypatch.setattr(f"{who}.make_engine", lambda *_: engines.append(Written(codec, say)) or engines[-1])
     return engines
 
 

@@ -15,10 +15,10 @@ import pandas as pd
 
 from lfo.couplings.retry import Retry
 from lfo.evaluate import play_tasks
+from lfo.lab.player import Player, load_player
 from lfo.lab.reading import Runs, by_run, cells, parts, read_measurement, write_measurement
 from lfo.lab.transfer_tables import ATTEMPTS, NOTED, attempt_frame, best_of, estimate
 from lfo.runs import RunError, RunFolder
-from lfo.train import Player, load_player
 from lfo.types import Rollout, Task
 
 MOST = 4

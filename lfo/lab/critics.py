@@ -29,12 +29,12 @@ from lfo.envs.phone.tools import PHONE
 from lfo.envs.phone.vocabulary import FIELDS, canonical
 from lfo.evaluate import play_tasks
 from lfo.lab.hierarchy import Study, curves_of, lead, middle, number
+from lfo.lab.player import Player
 from lfo.lab.report import save_table
 from lfo.lab.untrained import untrained
 from lfo.rollout.engine import complete
 from lfo.rollout.play import Row
 from lfo.runs import provenance
-from lfo.train import Player
 from lfo.types import Rollout, Task, Turn
 
 RULES, LAST, BASE_WROTE = "rules", "what was said last", "the embedded base"

@@ -20,12 +20,12 @@ from lfo.envs.phone.tools import FORM
 from lfo.envs.phone.typed import HELP, answered, ending
 from lfo.evaluate import inspect_replies, play_tasks
 from lfo.lab.inspect import in_words
+from lfo.lab.player import load_player
 from lfo.lab.render import advantages_of, rollouts_html, segments
 from lfo.lab.untrained import untrained
 from lfo.protocols import Coupling
 from lfo.rollout.play import play
 from lfo.runs import RunFolder
-from lfo.train import load_player
 from lfo.types import WORLD_MODEL, Example, Role, Rollout, Task
 
 UNTRAINED = "the untrained base"

@@ -9,8 +9,8 @@ import pandas as pd
 
 from lfo.envs.phone.phrasings import meaning, spoken
 from lfo.evaluate import inspect_replies, play_tasks
+from lfo.lab.player import load_player
 from lfo.runs import RunError
-from lfo.train import load_player
 
 
 def inspect(folder: str | Path, split: str = "validation", calls: int = 20) -> pd.DataFrame:

@@ -44,6 +44,7 @@ from lfo.envs.phone.tools import PHONE, phone_call
 from lfo.envs.phone.vocabulary import DEPARTMENT_OF_GOAL, circumstances_in
 from lfo.evaluate import inspect_replies, play_tasks
 from lfo.lab.inspect import in_words
+from lfo.lab.player import Player, load_player
 from lfo.lab.reading import read_measurement, write_measurement
 from lfo.lab.situations import SITUATIONS, WORLD, gist, stage
 from lfo.protocols import AdapterLayout, Question
@@ -51,7 +52,6 @@ from lfo.rollout.engine import Prompt, complete
 from lfo.runs import RunError, RunFolder
 from lfo.text import Codec
 from lfo.text.base import load_base
-from lfo.train import Player, load_player
 from lfo.types import BASE, Encoded, Example, Rollout, Turn
 
 SPLITS = ("validation", "test")  # known and new companies

@@ -14,12 +14,12 @@ import pandas as pd
 
 from lfo.envs.phone.phrasings import read_reply, situation_of, spoken
 from lfo.envs.phone.tools import phone_call
+from lfo.lab.player import load_player
 from lfo.lab.probing import OWN, TRAINED, PlayedCall, scripted_calls
 from lfo.lab.probing_figures import probed
 from lfo.lab.reading import Runs, measurements, parts, read_measurement, write_measurement
 from lfo.protocols import Question
 from lfo.runs import RunError, RunFolder
-from lfo.train import load_player
 
 FILE = "recalled.csv"
 SERVED = ("success", frozenset[str](), frozenset[str]())

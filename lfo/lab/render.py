@@ -15,11 +15,11 @@ from html import escape
 from pathlib import Path
 
 from lfo.config import derive_seed
+from lfo.lab.player import Player, load_player
 from lfo.learn.objectives import Dapo
 from lfo.rollout.play import play
 from lfo.rollout.tasks import TaskStream, informative
 from lfo.text.codec import Codec
-from lfo.train import Player, load_player
 from lfo.types import Role, Rollout, Task, by_group
 
 # Okabe and Ito's palette, which colour-blind readers can tell apart, as red, green, blue.

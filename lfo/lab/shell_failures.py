@@ -20,12 +20,12 @@ from lfo.envs.shell.trees import ROOTS
 from lfo.evaluate import play_tasks
 from lfo.lab.epochs import training_stats
 from lfo.lab.hierarchy import tasks_of
+from lfo.lab.player import Player, load_player
 from lfo.lab.reading import TEMPLATE_NAMES, Runs, measurements, read_measurement, write_measurement
 from lfo.lab.shell_report import copied_paths
 from lfo.lab.untrained import untrained
 from lfo.proportions import wilson
 from lfo.runs import RunFolder
-from lfo.train import Player, load_player
 from lfo.types import Call, Rollout
 
 ENDS = "ends.csv"

@@ -22,13 +22,13 @@ from lfo.envs.phone.records import PhoneTask
 from lfo.envs.phone.tools import FORM
 from lfo.envs.phone.world import LEVELS
 from lfo.evaluate import answers, play_tasks
+from lfo.lab.player import Player, load_player
 from lfo.lab.reading import read_measurement, write_measurement
 from lfo.lab.told import told_as_in, usual_world
 from lfo.lab.transfer_tables import NOTES, TOLD, TRANSFER, WAY
 from lfo.protocols import Knowledge
 from lfo.rollout.tasks import TaskStream
 from lfo.runs import RunError, RunFolder
-from lfo.train import Player, load_player
 from lfo.types import Role, Rollout
 
 CONDITIONS = (("validation", False), ("test", False), ("test", True))  # split, held-out phrasing

@@ -9,9 +9,9 @@ from pathlib import Path
 from lfo.config import RunConfig
 from lfo.couplings import make_coupling
 from lfo.envs import make_environment
+from lfo.lab.player import Player
 from lfo.protocols import Engine, Environment
 from lfo.rollout import Completion, Prompt, make_engine
-from lfo.train import Player
 from lfo.types import BASE
 
 

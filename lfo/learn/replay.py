@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 
 from lfo.types import Encoded, Example, Record, Rollout, Sample
 
@@ -62,6 +62,13 @@ def shuffled(examples: Sequence[Example], seed: int) -> list[Example]:
     pairs = zip(distinct, distinct[far:] + distinct[:far], strict=True)
     exchanged = {mine: _answered(mine, other) for mine, other in pairs if mine.task_id != other.task_id}
     return [exchanged[example] for example in examples if example in exchanged]
+
+
+def thinned(example: Encoded, share: float, rng: random.Random, tags: Container[int]) -> Encoded:
+    """The example without so many tokens of its question, drawn at random, tags aside: what one can do without is not
+    learned by heart (word dropout: Iyyer et al., Deep Averaging Networks, ACL 2015)."""
+    kept = (token for token in example.prompt if token in tags or rng.random() >= share)
+    return dataclasses.replace(example, prompt=tuple(kept))
 
 
 def imitated(rollout: Rollout, weight: float = 1.0) -> Sample:

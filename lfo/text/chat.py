@@ -59,6 +59,7 @@ class ChatCodec(Codec):
         if self.end_id not in tokenizer.added_tokens_decoder:
             raise TokenizerError(f"the template ends no message of the assistant with a token of its own; {OTHER}.")
         self.reply_end_id = self.end_id
+        self.tags = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
         self.pad_id = self.end_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
         _without(self._render(self._conversation(".", said=_SAID, told=_TOLD)), start)
         self._note = self._around_a_note() if env.knowledge else None
@@ -100,8 +101,7 @@ class ChatCodec(Codec):
 
     def note(self, source: str, reply: Sequence[int]) -> list[int]:
         before, after = (self.encode(part.replace(_SOURCE, source)) for part in self._note)
-        tags = {i for i, token in self.tokenizer.added_tokens_decoder.items() if token.special}
-        return [*before, *(i for i in reply if i not in tags), *after]
+        return [*before, *(i for i in reply if i not in self.tags), *after]
 
     def critique(self, request: str, turns: Sequence[Turn], source: str) -> tuple[list[int], int]:
         done = "\n".join(f"{written(turn.action)} -> {turn.observation}" for turn in turns)

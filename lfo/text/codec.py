@@ -46,7 +46,8 @@ class TokenizerError(ValueError):
 class Codec:
     """Renders and reads the `tags` dialect with one tokenizer, for one environment.
 
-    in_passing: the world model reads what the policy reads. end_id closes an action, reply_end_id a reply.
+    in_passing: the world model reads what the policy reads. end_id closes an action, reply_end_id a reply. tags: the
+    tokens that give a text its form.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, env: Environment, in_passing: bool = False):
@@ -54,7 +55,7 @@ class Codec:
         ids = {t: tokenizer.convert_tokens_to_ids(t) for t in SPECIAL_TOKENS}
         if missing := [t for t, i in ids.items() if i is None or i == tokenizer.unk_token_id]:
             raise TokenizerError(f"the tokenizer lacks {', '.join(missing)}; the tags dialect needs the embedded base.")
-        self._ids = ids
+        self._ids, self.tags = ids, set(ids.values())
         self.pad_id, self.end_id = ids["<|pad|>"], ids["<|end|>"]
         self.reply_end_id = ids["<|/obs|>" if in_passing else "<|/csr|>"]
         self.opener = [ids["<|tool|>"]]
@@ -79,7 +80,7 @@ class Codec:
 
         Tags in the reply are left out, or it could end the note that it stands in.
         """
-        body = [i for i in reply if i not in self._ids.values()]
+        body = [i for i in reply if i not in self.tags]
         return [self._ids["<|note|>"], *self.encode(f"{source}: "), *body, self._ids["<|/note|>"]]
 
     def critique(self, request: str, turns: Sequence[Turn], source: str) -> tuple[list[int], int]:

@@ -24,6 +24,7 @@ from lfo.envs.phone.tools import PHONE
 from lfo.envs.phone.vocabulary import CIRCUMSTANCES, DEPARTMENT_OF_GOAL, FIELDS, circumstances_in, goals_in
 from lfo.lab import probing
 from lfo.lab.inspect import inspect, render
+from lfo.lab.player import Player
 from lfo.lab.probing import (
     OWN,
     Subject,
@@ -42,7 +43,6 @@ from lfo.rollout import Completion
 from lfo.runs import RunError, RunFolder
 from lfo.text.base import load_base
 from lfo.text.codec import Codec
-from lfo.train import Player
 from lfo.types import Call, Encoded
 
 POLICY, WORLD_MODEL = BOTH.names

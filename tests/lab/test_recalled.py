@@ -14,12 +14,12 @@ from lfo.envs.phone import PhoneEnvironment, Rules
 from lfo.envs.phone.phrasings import PHRASINGS, situation_of
 from lfo.envs.phone.vocabulary import FIELDS
 from lfo.lab import recalled
+from lfo.lab.player import Player
 from lfo.lab.probing import scripted_calls
 from lfo.lab.reading import SPLIT_NAMES
 from lfo.lab.recalled import FILE, SERVED, measure_recalled, recalled_rows, recalled_table, with_hands_full
 from lfo.runs import RunError, RunFolder
 from lfo.text.codec import Codec
-from lfo.train import Player
 
 _, NEW = SPLIT_NAMES.values()
 GAVE = ("a field or more", "nothing")

@@ -21,13 +21,13 @@ from lfo.envs.phone.tools import FORM
 from lfo.envs.phone.vocabulary import CIRCUMSTANCES, FIELDS
 from lfo.envs.phone.world import LEVELS
 from lfo.lab import transfer
+from lfo.lab.player import load_player
 from lfo.lab.told import told_as_in, usual_world
 from lfo.lab.transfer import CONDITIONS, TELLERS, measure, measure_notes, measure_told, measure_way
 from lfo.lab.transfer_tables import TRANSFER, WAY, way_table
 from lfo.rollout.tasks import TaskStream
 from lfo.runs import RunError, RunFolder
 from lfo.text.codec import Codec
-from lfo.train import load_player
 from lfo.types import Call, Malformed, Role, Turn
 
 

@@ -404,18 +404,20 @@ def test_who_reads_differs_in_what_its_name_says(monkeypatch):
 
 
 def test_richer_worlds_are_all_that_differs(monkeypatch):
-    """In worlds that no other grid names, no policy trained, and beside each world model the classifier of its base."""
+    """But for word dropout, which is an arm of its own: in worlds that no other grid names, no policy trained."""
     monkeypatch.chdir(ROOT)
     others = {p for p in Path("configs").glob("*.yaml") if "arms:" in p.read_text()} - {Path("configs/richer.yaml")}
     seen = {config.env.world_seed for path in others for config in read_grid(path, "out").values()}
     science, grid = (read_grid(f"configs/{name}.yaml", "out") for name in ("science", "richer"))
     assert not seen & {config.env.world_seed for config in grid.values()}
-    same = {"richer": "imagine_frozen", "additive_richer": "additive_frozen"}
+    same = {"richer": "imagine_frozen", "words_frozen": "imagine_frozen", "additive_richer": "additive_frozen"}
     for folder, config in grid.items():
         arm, world = folder.parent.name, config.env.world_seed
         twin = science[Path("out", same.get(arm, arm), f"world{world - 15}-seed{config.seed}")]
-        model = dataclasses.replace(twin.model, base="data/base_reading" if arm in same else "data/base")
-        env = dataclasses.replace(twin.env, world_seed=world)
+        model = dataclasses.replace(twin.model, base="data/base_reading" if "richer" in arm else "data/base")
+        env, w = dataclasses.replace(twin.env, world_seed=world), twin.world_model
+        if arm == "words_frozen":
+            twin = dataclasses.replace(twin, world_model=dataclasses.replace(w, word_dropout=0.15))
         assert config == dataclasses.replace(twin, name=config.name, env=env, model=model, eval_every=320), arm
 
 

@@ -13,12 +13,13 @@ from lfo.couplings.plain import ALONE, Plain
 from lfo.envs.adapters import gym
 from lfo.envs.adapters.gym import GymEnvironment, GymEpisode
 from lfo.envs.base import parse_action, written
+from lfo.lab.player import load_player
 from lfo.protocols import Environment, Episode
 from lfo.rollout.play import play
 from lfo.runs import RunFolder
 from lfo.text.base import load_tokenizer
 from lfo.text.codec import Codec
-from lfo.train import load_player, train
+from lfo.train import train
 from lfo.types import Attempt, Hangup, Malformed, Outcome, StopReason
 
 EVEN, ODD = "Say something of even length.", "Say something of odd length."
