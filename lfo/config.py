@@ -156,7 +156,7 @@ class WorldModelConfig:
     replay: Literal["distinct", "heard"] = "distinct"
     scouts: Count = 0  # rollouts of each group that ask what is imagined for real, for the world model alone
     anonymise: Share = 0.0  # share of the replayed calls that are made to look like calls at an unknown company
-    word_dropout: Share = 0.0  # of the words of a replayed call, what is left out, anew each time
+    word_dropout: Share = 0.0  # share of the tokens of a replayed question that are left out, others each time
     decay: Share = 0.95  # of the running average of an adapter of its own, which is published; per update
     members: Positive = 1  # world models, each with replays of its own; `imagine` and `imagine_memory` only, as:
     votes: Positive = 1  # replies of each to a question, all but one sampled; noted is what most of all replies mean
@@ -318,6 +318,8 @@ class RunConfig:
             raise ConfigError(f"coupling 'cloning' learns nothing from rewards: set {self.policy.extras} to 0.")
         if self.coupling == "echo" and {self.policy.epochs, self.rollout.temperature, self.model.dialect} - {1, "tags"}:
             raise ConfigError("coupling 'echo' needs policy.epochs 1, rollout.temperature 1 and the dialect 'tags'.")
+        if w and w.word_dropout and self.model.dialect != "tags":
+            raise ConfigError("world_model.word_dropout would tear a chat template apart: set model.dialect to 'tags'.")
         if w and w.coupling == "dream" and self.env.reward != "binary":
             raise ConfigError("a dreamt reply tells success and nothing else: set env.reward to 'binary'.")
         if self.feedback:

@@ -261,6 +261,7 @@ def test_what_a_config_names_is_found():
         ("world_model: {word_dropout: 0.1, coupling: truth}", "no memory or truth"),
         ("world_model: {word_dropout: 0.1, coupling: echo}", "word_dropout is for who learns replies apart"),
         ("world_model: {word_dropout: 0.1, coupling: cloning}", "word_dropout is for who learns replies apart"),
+        ("{world_model: {word_dropout: 0.1}, model: {dialect: chat}}", "word_dropout would tear a chat template apart"),
         ("{feedback: {source: imagined}, world_model: {members: 2}}", "'imagined' asks one world model"),
         ("world_model: {unsure_below: 2}", "'world_model.unsure_below': input should be less than or equal to 1"),
         ("env: {circumstances: 7}", "'env.circumstances': input should be less than or equal to 6, got 7."),

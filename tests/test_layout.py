@@ -141,7 +141,7 @@ def test_a_violation_is_found(path, source):
         ("lfo/lab/tables.py", "from sklearn import svm"),
         ("lfo/envs/phone/csr.py", "from . import phrasings\nfrom lfo.envs.base import Tool"),
         ("lfo/rollout/vllm/engine.py", "from ..engine import Prompt\ndef f():\n    import vllm"),
-        ("lfo/lab/figures.py", "import pandas, torch\nfrom lfo.train import load_player"),
+        ("lfo/lab/figures.py", "import pandas, torch\nfrom lfo.train import train"),
         ("lfo/cli.py", "import lfo\nfrom lfo.lab import figures\nfrom lfo import learn, rollout, train"),
     ],
 )

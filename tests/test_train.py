@@ -537,7 +537,10 @@ def test_words_of_replayed_calls_are_left_out_and_of_the_buffer_none(config, tmp
         assert [i for i in example.prompt if i in run.codec.tags] == tags
         longer = [one for one in whole[example.reply] if len(example.prompt) < 0.75 * len(one.prompt)]
         assert any(_is_part(example.prompt, one.prompt) for one in longer)
-    assert run._replayed(0) == drawn != run._replayed(1)
+    assert run._replayed(0) == drawn
+    run.config = config(**{"task_budget": 3})
+    assert [example.reply for example in drawn] == [example.reply for example in run._replayed(0)], "the same calls"
+    assert not {example.prompt for example in drawn} & {example.prompt for example in run._replayed(0)}
 
 
 def _is_part(part, whole) -> bool:

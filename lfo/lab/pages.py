@@ -94,11 +94,13 @@ TABLES = {
     "Scripted callers' calls: the share whose answer is said right, of all runs together. Memories (policies trained,\n"
     "first seed) know what was named to empty hands, and are told that who gives all that is served, and who does not\n"
     "is named the rest; beside world models (second seed) the untrained base:",
-    "06_richer": "### A base that was pretrained in richer worlds\n\n"
-    "Worlds 16 to 20, policies frozen; `richer` arms on that base ([richer.yaml](../configs/richer.yaml)):",
-    "06_richer_verdicts": "### Claims about richer worlds\n\nWritten before any run in these worlds:",
-    "06_richer_known": "### What is known beside a base from richer worlds\n\nWhat these know at the end:",
-    "06_richer_costs": "### What they hear and take beside a base from richer worlds\n\n"
+    "06_richer": "### A base from richer worlds, and word dropout\n\n"
+    "Worlds 16 to 20, policies frozen; `richer` and `additive_richer` on that base, `words_frozen` with word dropout\n"
+    "([richer.yaml](../configs/richer.yaml)):",
+    "06_richer_verdicts": "### Claims about richer worlds and word dropout\n\n"
+    "Written before any run in these worlds was looked at:",
+    "06_richer_known": "### What is known so\n\nWhat these know at the end:",
+    "06_richer_costs": "### What they hear and take\n\n"
     "Multiples of the first arm's; of calls heard the distinct ones, median over runs:",
     "06_rules": "### Whose rules world models know\n\n"
     "Of calls on the ways of held-out tasks, by how a company's rules depart from the usual ones, and of those\n"

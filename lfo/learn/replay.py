@@ -65,8 +65,8 @@ def shuffled(examples: Sequence[Example], seed: int) -> list[Example]:
 
 
 def thinned(example: Encoded, share: float, rng: random.Random, tags: Container[int]) -> Encoded:
-    """The example without so many tokens of its question, drawn at random, tags aside: what one can do without is not
-    learned by heart (word dropout: Iyyer et al., Deep Averaging Networks, ACL 2015)."""
+    """The example without so many tokens of its question, drawn at random, tags aside, so that less is learned by heart
+    (word dropout: Iyyer et al., Deep Averaging Networks, ACL 2015). The reply stays, even where it hung on them."""
     kept = (token for token in example.prompt if token in tags or rng.random() >= share)
     return dataclasses.replace(example, prompt=tuple(kept))
 

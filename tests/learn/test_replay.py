@@ -101,9 +101,6 @@ def test_a_call_without_another_task_is_left_out(calls):
     assert {e.reply[0] for e in few} == {"a", "b"} and all(e.reply[0] != e.task_id for e in few)
 
 
-# --- successes -------------------------------------------------------------------------------
-
-
 def test_words_of_the_question_are_left_out_and_neither_tags_nor_reply(calls):
     """A share of them, anew each time, in their order: 30% of 1,000 words, of which chance makes 260 to 340."""
     asked = Encoded((1, *range(10, 1010), 2), (7, 8))
@@ -113,6 +110,9 @@ def test_words_of_the_question_are_left_out_and_neither_tags_nor_reply(calls):
         assert (example.prompt[0], example.prompt[-1], example.reply) == (1, 2, asked.reply)
         assert 660 < len(example.prompt) - 2 < 740 and list(example.prompt[1:-1]) == sorted(example.prompt[1:-1])
     assert thinned(asked, 1.0, random.Random(0), {1, 2}).prompt == (1, 2)
+
+
+# --- successes -------------------------------------------------------------------------------
 
 
 @pytest.fixture
