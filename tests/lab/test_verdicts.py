@@ -357,13 +357,17 @@ def test_six_kinds_of_circumstances_are_all_that_differs_from_the_headline(monke
         assert config == dataclasses.replace(same, name=config.name, env=env, eval_every=320)  # evaluated at both ends
 
 
+def worlds_elsewhere(name: str) -> set[int]:
+    """The worlds of all grids with arms but this one."""
+    grids = {path for path in Path("configs").glob("*.yaml") if "arms:" in path.read_text()}
+    others = grids - {Path(f"configs/{name}.yaml")}
+    return {config.env.world_seed for path in others for config in read_grid(path, "out").values()}
+
+
 def test_what_is_asked_again_elsewhere_is_what_was_asked(monkeypatch):
     """Arms of the same names, in worlds that no other grid names, with no other setting."""
     monkeypatch.chdir(ROOT)
-    science = read_grid("configs/science.yaml", "out")
-    elsewhere = {path for path in Path("configs").glob("*.yaml") if "arms:" in path.read_text()}
-    others = (read_grid(path, "out") for path in elsewhere - {Path("configs/confirm.yaml")})
-    seen = {config.env.world_seed for grid in others for config in grid.values()}
+    science, seen = read_grid("configs/science.yaml", "out"), worlds_elsewhere("confirm")
     for folder, config in read_grid("configs/confirm.yaml", "out").items():
         same = science[folder.with_name(f"world{config.env.world_seed - 5}-seed0")]
         env = dataclasses.replace(same.env, world_seed=config.env.world_seed)
@@ -373,10 +377,8 @@ def test_what_is_asked_again_elsewhere_is_what_was_asked(monkeypatch):
 def test_who_reads_differs_in_what_its_name_says(monkeypatch):
     """In worlds that no other grid names, with the base that was taught to read but for one, no policy trained."""
     monkeypatch.chdir(ROOT)
-    others = {p for p in Path("configs").glob("*.yaml") if "arms:" in p.read_text()} - {Path("configs/reads.yaml")}
-    seen = {config.env.world_seed for path in others for config in read_grid(path, "out").values()}
     science, grid = (read_grid(f"configs/{name}.yaml", "out") for name in ("science", "reads"))
-    assert not seen & {config.env.world_seed for config in grid.values()}
+    assert not worlds_elsewhere("reads") & {config.env.world_seed for config in grid.values()}
     same = {
         "unread": "imagine_frozen",
         "imagine_frozen": "imagine_frozen",
@@ -406,10 +408,8 @@ def test_who_reads_differs_in_what_its_name_says(monkeypatch):
 def test_richer_worlds_are_all_that_differs(monkeypatch):
     """But for word dropout, which is an arm of its own: in worlds that no other grid names, no policy trained."""
     monkeypatch.chdir(ROOT)
-    others = {p for p in Path("configs").glob("*.yaml") if "arms:" in p.read_text()} - {Path("configs/richer.yaml")}
-    seen = {config.env.world_seed for path in others for config in read_grid(path, "out").values()}
     science, grid = (read_grid(f"configs/{name}.yaml", "out") for name in ("science", "richer"))
-    assert not seen & {config.env.world_seed for config in grid.values()}
+    assert not worlds_elsewhere("richer") & {config.env.world_seed for config in grid.values()}
     same = {"richer": "imagine_frozen", "words_frozen": "imagine_frozen", "additive_richer": "additive_frozen"}
     for folder, config in grid.items():
         arm, world = folder.parent.name, config.env.world_seed
