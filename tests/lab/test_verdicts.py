@@ -311,7 +311,8 @@ def test_the_claims_are_about_arms_that_exist(monkeypatch):
     ("table", "grid"),
     [
         ("noted", "reads"),
-        *((f"feedback_{about}", "feedback_grid") for about in ("aims", "imitation", "long")),
+        ("six_words", "six"),
+        *((f"feedback_{about}", "feedback_grid") for about in ("aims", "imitation", "long", "rank")),
         ("feedback_sources", "tuning_sources"),
         ("feedback_levels", "feedback_levels"),
     ],
