@@ -16,7 +16,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import seaborn as sns
-from matplotlib.ticker import PercentFormatter
+from matplotlib.ticker import EngFormatter, PercentFormatter
 
 from lfo.config import RunConfig
 from lfo.envs import make_environment
@@ -463,19 +463,22 @@ def draw_curves(
                 low, high = success.min(axis=0), success.max(axis=0)
                 ax.fill_between(grid, low, high, color=look["color"], alpha=0.08, lw=0)
         ax.set(title=title, xlabel=AGAINST[against], ylim=(-0.02, 1.02))
+        ax.xaxis.set_major_formatter(EngFormatter(sep=""))  # 2k, 3M
         ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     axes[0].set_ylabel(KINDS[kind][1])
     if axes[-1].lines:
         title = "median and range (runs)"
+        if against in ("tokens", "seconds"):
+            title += ",\nto the end of the shortest"
         if any(looks[arm]["ls"] == "--" for arm in runs):
             title += ",\ndashed: policy frozen"
         axes[-1].legend(title=title, fontsize="small", loc="upper left", bbox_to_anchor=(1.01, 1))
 
 
 def looks_of(runs: Runs) -> dict[str, dict]:
-    """Of each arm: the colour of who says the notes, thick where that is the world model, with squares where feedback
-    is said as well, crosses where a control of it is, dashed where the policy is frozen; others, and those alike, have
-    diamonds, each another colour, or triangles where colours come again."""
+    """Of each arm: the colour of who says the notes, thick where that is the world model, darker and with squares where
+    feedback is said as well, paler and with crosses where a control of it is, dashed where the policy is frozen;
+    others, and those alike, have diamonds, each another colour, or triangles where colours come again."""
     palette, looks = [colour for colour in sns.color_palette() if len(set(colour)) > 1], {}  # grey is the baseline
     others: dict[tuple, int] = {}  # (notes, how many arms alike there were before) -> number of the colour
     alike: Counter = Counter()
@@ -484,8 +487,9 @@ def looks_of(runs: Runs) -> dict[str, dict]:
         (who, _, also), before = notes.partition(", "), alike[notes, policy]
         alike[notes, policy] += 1
         if who in COLOURS and not before:
-            marker = {"": "o", "feedback": "s"}.get(also, "X")
-            look = {"color": COLOURS[who], "marker": marker, "lw": 2.8 if who == WORLD_MODEL else 1.5}
+            marker, light = {"": ("o", None), "feedback": ("s", 0.2)}.get(also, ("X", 0.75))
+            colour = COLOURS[who] if light is None else sns.set_hls_values(COLOURS[who], l=light)
+            look = {"color": colour, "marker": marker, "lw": 2.8 if who == WORLD_MODEL else 1.5}
         else:
             number = others.setdefault((notes, before), len(others))
             look = {"color": palette[number % len(palette)], "marker": "D^vP"[number // len(palette) % 4], "lw": 1.5}
@@ -502,8 +506,8 @@ KINDS = {
 AGAINST = {
     "tasks": "sampled tasks",
     "episodes": "episodes",
-    "tokens": "tokens, sampled and trained (to the end of an arm's shortest run)",
-    "seconds": "seconds, evaluations left out (to the end of an arm's fastest run)",
+    "tokens": "tokens, sampled and trained",  # as those below, to the end of an arm's shortest run
+    "seconds": "seconds, evaluations left out",
 }
 
 

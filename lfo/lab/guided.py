@@ -139,11 +139,12 @@ def training_figure(runs: Runs) -> plt.Figure:
             known = part.dropna(subset=[name]).assign(success=lambda rows, name=name: rows[name])
             if len(known):
                 middle = aligned(known).median(axis=1).rolling(5, min_periods=1).mean()
-                ax.plot(middle.index, middle, label=arm, markevery=8, ms=5, **looks[arm])
+                label = f"{arm} ({count_runs(known)})"
+                ax.plot(middle.index, middle, label=label, markevery=8, ms=5, **looks[arm])
         ax.set(title=title, xlabel="sampled tasks")
         ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     axes[0].set_ylabel("success in training, mean of 5 steps")
-    axes[1].legend(fontsize="small", loc="upper left", bbox_to_anchor=(1.01, 1))
+    axes[1].legend(title="median (runs)", fontsize="small", loc="upper left", bbox_to_anchor=(1.01, 1))
     return fig
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import matplotlib.pyplot as plt
 import pandas as pd
+from matplotlib.container import BarContainer
 
 from lfo.lab.attempts import measure_attempts
 from lfo.lab.factorial import FROZEN, NOTHING, TRUTH, WORLD_MODEL, about, draw_bars
@@ -111,12 +112,14 @@ def factorial_figure(
     fig, axes = plt.subplots(1, len(splits), figsize=(13, 4), sharey=True, layout="constrained")
     for ax, (split, title) in zip(axes, splits.items(), strict=True):
         draw_bars(ax, found[found["split"] == split], NOTES)
+        frozen = next(bars for bars in ax.containers if isinstance(bars, BarContainer))
+        frozen[NOTES.index("feedback")].set(hatch="//", edgecolor="white")  # no bar of one attempt
         for (name, reached), style in zip((without or {}).items(), (":", "--"), strict=False):
             ax.axhline(reached[split], color="grey", lw=1, ls=style, label=name)
         ax.set(title=title, xlabel="", ylim=(0, 1.02))
     axes[0].set_ylabel("success, greedy, 95%")
     axes[0].legend(fontsize="small", loc="upper left")
-    fig.supxlabel(f"{says}; feedback with the policy frozen: two attempts", fontsize="medium")
+    fig.supxlabel(f"{says}; hatched: within two attempts, all others: at the first", fontsize="medium")
     return fig
 
 

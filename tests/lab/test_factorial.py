@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import colorsys
 import itertools
 import json
 from pathlib import Path
@@ -10,6 +11,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.colors import to_rgb
 
 from lfo.config import RunConfig, as_dict, build
 from lfo.envs import make_environment
@@ -393,6 +395,7 @@ def test_curves_against_what_they_cost(tmp_path):
     known, new = factorial.curve_figure({"arm": [folder]}, "seconds").axes
     assert known.get_lines()[0].get_xydata().tolist() == [[0, 0], [3, 0.5], [6, 1]]
     assert new.get_lines()[0].get_ydata().tolist() == [0, 0, 0.5] and new.get_xlabel().startswith("seconds")
+    assert new.get_legend().get_title().get_text().endswith("to the end of the shortest")
 
 
 def test_arms_of_any_number_can_be_drawn(runs):
@@ -440,7 +443,9 @@ def test_feedback_beside_notes_and_its_control_do_not_look_alike(tmp_path):
     }
     looks = factorial.looks_of(runs)
     assert [looks[arm]["marker"] for arm in told] == ["o", "s", "X"]
-    assert len({looks[arm]["color"] for arm in told}) == 1, "whose notes these are"
+    hues, lights, _ = zip(*(colorsys.rgb_to_hls(*to_rgb(looks[arm]["color"])) for arm in told), strict=True)
+    assert max(hues) - min(hues) < 1e-6, "whose notes these are"
+    assert lights[1] < lights[0] < lights[2], "dark, plain, pale"
 
 
 def test_what_is_known_is_drawn_against_tasks(tmp_path):
