@@ -46,6 +46,8 @@ export MALLOC_MMAP_THRESHOLD_  ?= 8589934592
 export MALLOC_TRIM_THRESHOLD_  ?= 17179869184
 # Waiting threads sleep: where cores are shared with anything else, spinning costs far more than it saves.
 export OMP_WAIT_POLICY         ?= PASSIVE
+# Containers often forbid this: every process would then compile torch and transformers anew, 5 seconds each time.
+export PYTHONDONTWRITEBYTECODE :=
 # The embedded base needs no hub; nothing below may wait for one. HF_HUB_OFFLINE=0 turns this off.
 export HF_HUB_OFFLINE          ?= 1
 export TOKENIZERS_PARALLELISM  ?= false

@@ -16,8 +16,8 @@ import common
 import torch
 
 from lfo.config import load_config
-from lfo.lab.epochs import Evaluated, evaluate_adapters, evaluate_merged
-from lfo.learn.adapters import merge_adapter, with_adapters
+from lfo.lab.epochs import Evaluated, evaluate_adapters, evaluate_merged, merge
+from lfo.learn.adapters import with_adapters
 from lfo.text.base import load_base
 
 
@@ -39,7 +39,7 @@ def main(arguments=None) -> None:
     said: dict[str, list] = {}
     with tempfile.TemporaryDirectory() as folder:
         adapter = random_adapter(Path(folder) / "adapter", config)
-        merged = merge_adapter(common.BASE, adapter, Path(folder) / "merged")
+        merged = merge(common.BASE, adapter, Path(folder) / "merged")
         ways = {
             "dynamic": lambda: evaluate_adapters(config, [adapter], count, "train")[0],
             "merged": lambda: evaluate_merged(config, merged, count, "train"),

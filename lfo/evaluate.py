@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections import defaultdict
 from collections.abc import Sequence
 
 from lfo import distributed
@@ -22,7 +21,7 @@ from lfo.protocols import Coupling, Engine, Question
 from lfo.rollout.engine import complete
 from lfo.rollout.play import play
 from lfo.text.codec import Codec
-from lfo.types import Attempt, Example, Role, Rollout, Task
+from lfo.types import Attempt, Example, Role, Rollout, Task, grouped
 
 JUDGED = 200  # replies of one evaluation, at most, that the world model's predictions are held against
 SHOWN = 5  # predictions beside the truth, and episodes, of one evaluation
@@ -56,11 +55,7 @@ def success_rows(rows: Sequence[Rollout], tasks: Sequence[Task]) -> list[dict]:
 
 def by_level(outcomes: Sequence[tuple[int, bool]]) -> list[dict]:
     """Success with its Wilson interval, a row for all of the (level, success), as level 0, and one for each level."""
-    counts: dict[int, list[bool]] = defaultdict(list)
-    for lvl, success in outcomes:
-        counts[0].append(success)
-        counts[lvl].append(success)
-    out = []
+    counts, out = grouped(pair for level, success in outcomes for pair in ((0, success), (level, success))), []
     for lvl, results in sorted(counts.items()):
         low, high = wilson(sum(results), len(results))
         out.append({"level": lvl, "success": sum(results) / len(results), "low": low, "high": high, "n": len(results)})
@@ -79,10 +74,7 @@ def behaviour(rows: Sequence[Rollout]) -> dict[str, float]:
 
 def means(rows: Sequence[dict[str, float]]) -> dict[str, float]:
     """The mean of every number over the rows that have it."""
-    values: dict[str, list[float]] = defaultdict(list)
-    for row in rows:
-        for name, value in row.items():
-            values[name].append(value)
+    values = grouped(pair for row in rows for pair in row.items())
     return {name: sum(v) / len(v) for name, v in values.items()}
 
 
@@ -121,10 +113,8 @@ def inspect_replies(engine: Engine, codec: Codec, examples: Sequence[Example], c
 
 def reply_rows(engine: Engine, codec: Codec, examples: Sequence[Example], coupling: Coupling) -> list[dict]:
     """Share of predictions that mean what was really replied, by true category; and some of them beside the truth."""
-    hits: dict[str, list[bool]] = defaultdict(list)
     inspected = inspect_replies(engine, codec, examples, coupling)
-    for row in inspected:
-        hits[row["category"]].append(row["right"])
+    hits = grouped((row["category"], row["right"]) for row in inspected)
     shares = [{"category": category, "accuracy": sum(h) / len(h), "n": len(h)} for category, h in sorted(hits.items())]
     shown = [{name: row[name] for name in ("task_id", "said", "predicted", "right")} for row in inspected]
     return [{"kind": "reply", **row} for row in shares] + [{"kind": "prediction", **row} for row in spread(shown)]

@@ -81,7 +81,7 @@ class Run:
         self.learner = Learner(config, self.coupling.layout, self.objective, self.codec.pad_id, device, self.bf16)
         self.engine: Engine = make_engine(config, device)
         distinct = not config.world_model or config.world_model.replay == "distinct"
-        self.buffer = ReplayBuffer((), lambda e: bool(self.env.knowledge.cases(e.question)), distinct)
+        self.buffer = ReplayBuffer(lambda e: bool(self.env.knowledge.cases(e.question)), distinct)
         self.due, self.successes, self.corrected = Due(), Successes(), Successes()
         self.stream = TaskStream(self.env.tasks("train"), config.seed)
         self.step, self.version = 0, 0
@@ -421,7 +421,7 @@ class Run:
             return False
         state, examples = found
         self.learner.load_state(state["learner"])
-        self.buffer = ReplayBuffer(examples, self.buffer.whole, self.buffer.distinct)
+        self.buffer.add(examples)
         where = f"{self.folder.path}, to be begun anew in another folder"
         for name, kind in RECORDS.items():
             if name in state:  # earlier versions had none of what feedback has corrected

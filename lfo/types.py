@@ -12,7 +12,7 @@ import hashlib
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
@@ -264,12 +264,17 @@ class Sample:
     own: list[float] | None = None
 
 
+def grouped(pairs: Iterable[tuple[Any, Any]]) -> dict[Any, list]:
+    """Values by their key, in the order in which the keys come up."""
+    found: dict[Any, list] = {}
+    for key, value in pairs:
+        found.setdefault(key, []).append(value)
+    return found
+
+
 def by_group(rollouts: Iterable[Rollout]) -> dict[int, list[Rollout]]:
     """Rollouts by their group, in the order in which the groups come up."""
-    groups: dict[int, list[Rollout]] = {}
-    for rollout in rollouts:
-        groups.setdefault(rollout.group, []).append(rollout)
-    return groups
+    return grouped((rollout.group, rollout) for rollout in rollouts)
 
 
 # --- JSONL -----------------------------------------------------------------------------------

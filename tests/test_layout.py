@@ -161,7 +161,7 @@ IN_THE_CORE = [
 # world models that vote, 11 for folders whose metrics would be lost, what changed while a run waited, and runs of
 # earlier versions that go on, 33 for a world model that reads, 50 for settings that would do nothing, folders that two
 # processes would write, what lies there damaged, metrics that have no checkpoint, and YAML that says a thing twice
-MOST_LINES = 4_010
+MOST_LINES = 3_970
 
 
 @pytest.mark.parametrize("path", [p for p in IN_THE_CORE if LAYERS.get(component(p), 0) >= 4])

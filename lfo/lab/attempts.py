@@ -1,7 +1,7 @@
 """Another try after a failure: success within k attempts, and what it costs in calls, of a run's newest policy.
 
 Real agents try again. An attempt is a new episode with the same user; from the second on the policy reads what was
-answered in those before (`lfo.couplings.retry`), with the notes of its coupling beside it or without.
+answered in those before (`lfo.lab.retry`), with the notes of its coupling beside it or without.
 `measure_attempts` writes one row per attempt into the run folder.
 """
 
@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from lfo.couplings.retry import Retry
 from lfo.evaluate import play_tasks
 from lfo.lab.player import Player, load_player
 from lfo.lab.reading import Runs, by_run, cells, parts, read_measurement, write_measurement
+from lfo.lab.retry import Retry
 from lfo.lab.transfer_tables import ATTEMPTS, NOTED, attempt_frame, best_of, estimate
 from lfo.runs import RunError, RunFolder
 from lfo.types import Rollout, Task

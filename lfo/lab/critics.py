@@ -23,7 +23,6 @@ import pandas as pd
 
 from lfo.config import load_config
 from lfo.couplings import alone
-from lfo.couplings.retry import Retry
 from lfo.envs.phone.phrasings import oxford, parse_reply, requested_fields
 from lfo.envs.phone.tools import PHONE
 from lfo.envs.phone.vocabulary import FIELDS, canonical
@@ -31,6 +30,7 @@ from lfo.evaluate import play_tasks
 from lfo.lab.hierarchy import Study, curves_of, lead, middle, number
 from lfo.lab.player import Player
 from lfo.lab.report import save_table
+from lfo.lab.retry import Retry
 from lfo.lab.untrained import untrained
 from lfo.rollout.engine import complete
 from lfo.rollout.play import Row

@@ -13,19 +13,21 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from peft import PeftModel
+
 from lfo import distributed
 from lfo.config import ConfigError, RunConfig, as_dict, flat, load_config
 from lfo.couplings import make_coupling
 from lfo.couplings.plain import ALONE, Plain
 from lfo.envs import make_environment
 from lfo.evaluate import means, play_tasks
-from lfo.learn.adapters import merge_adapter
 from lfo.proportions import wilson
 from lfo.protocols import Environment, Script
 from lfo.rollout import make_engine
 from lfo.rollout.engine import require_folder
 from lfo.rollout.play import Row
 from lfo.runs import CheckpointError, RunError, RunFolder
+from lfo.text.base import load_base, load_tokenizer
 from lfo.train import Run, train
 from lfo.types import BASE, POLICY, Rollout
 
@@ -292,7 +294,8 @@ def require_own(base: str | Path, adapter: str | Path) -> Path:
 
 
 def merge(base: str | Path, adapter: str | Path, out: str | Path) -> Path:
-    """`merge_adapter`, of an adapter of this very base and into a new folder.
+    """Merge an adapter of this very base into a copy of it, in fp32, and write that with the tokenizer into a new
+    folder; return the folder.
 
     Raises:
         FileNotFoundError: there is no adapter. ConfigError: it is another base's, or the folder holds something.
@@ -300,7 +303,10 @@ def merge(base: str | Path, adapter: str | Path, out: str | Path) -> Path:
     folder = require_own(base, adapter)
     if Path(out).exists() and (not Path(out).is_dir() or any(Path(out).iterdir())):
         raise ConfigError(f"{out} is there already and stays as it is; name a new folder, or take it away first.")
-    return merge_adapter(base, folder, out)
+    merged = PeftModel.from_pretrained(load_base(base), str(folder)).merge_and_unload()
+    merged.save_pretrained(str(out))
+    load_tokenizer(base).save_pretrained(str(out))
+    return Path(out)
 
 
 def evaluate_adapters(

@@ -20,7 +20,6 @@ from lfo import distributed
 from lfo.config import ModelConfig, derive_seed
 from lfo.protocols import AdapterLayout
 from lfo.runs import CheckpointError
-from lfo.text.base import load_base, load_tokenizer
 from lfo.types import AVERAGE, BASE
 
 ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
@@ -150,11 +149,3 @@ def load_state(model: PeftModel, names: Sequence[str], state: Mapping[str, Mappi
             )
         for key, value in mine.items():
             value.copy_(distributed.like(tensors[key], value))
-
-
-def merge_adapter(base: str | Path, adapter: str | Path, out: str | Path) -> Path:
-    """Merge a peft folder into a copy of its base, in fp32, and write it with the tokenizer; return the folder."""
-    merged = PeftModel.from_pretrained(load_base(base), str(adapter)).merge_and_unload()
-    merged.save_pretrained(str(out))
-    load_tokenizer(base).save_pretrained(str(out))
-    return Path(out)

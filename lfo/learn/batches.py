@@ -45,6 +45,12 @@ class Batch:
         return dataclasses.replace(self, rows=[rows.to(device) for rows in self.rows], **tensors)
 
 
+def placed(values: Sequence[float], places: Sequence[int], length: int) -> list[float]:
+    """These values at these positions of a sequence, 0.0 at all others."""
+    found = dict(zip(places, values, strict=True))
+    return [found.get(t, 0.0) for t in range(length)]
+
+
 def pack(sequences: Sequence[Sequence[int]], *asked: Sequence[Sequence[int]]) -> Batch:
     """asked: the positions (from 1 on) whose log-probabilities are asked for, sequence by sequence.
 

@@ -25,7 +25,7 @@ from torch.nn.utils import clip_grads_with_norm_
 from lfo import distributed
 from lfo.config import RunConfig, derive_seed
 from lfo.learn import adapters, objectives
-from lfo.learn.batches import acted, actions, at, heard, pack, shares
+from lfo.learn.batches import acted, actions, at, heard, pack, placed, shares
 from lfo.learn.forward import Scorer
 from lfo.learn.objectives import LossSum, PolicyTokens, Scores
 from lfo.protocols import AdapterLayout, Objective
@@ -400,10 +400,8 @@ def _without_ratio(tokens: PolicyTokens, how: Sequence[str], now: torch.Tensor, 
 
 
 def _pushed(sample: Sample, theirs: Sequence[float], mine: Sequence[float]) -> Sample:
-    advantages = [0.0] * len(sample.tokens)
-    for place, teacher, own in zip(acted(sample), theirs, mine, strict=True):
-        advantages[place] = max(-PUSH, min(PUSH, teacher - own))
-    return dataclasses.replace(sample, advantages=advantages, taught=None)
+    pushes = [max(-PUSH, min(PUSH, teacher - own)) for teacher, own in zip(theirs, mine, strict=True)]
+    return dataclasses.replace(sample, advantages=placed(pushes, acted(sample), len(sample.tokens)), taught=None)
 
 
 def _told(examples: Sequence[Encoded]) -> tuple[list[tuple[int, ...]], list[range]]:

@@ -19,9 +19,9 @@ from collections.abc import Sequence
 import torch
 
 from lfo.config import RunConfig
-from lfo.learn.batches import actions, at
+from lfo.learn.batches import actions, at, placed
 from lfo.protocols import Objective
-from lfo.types import Role, Rollout, Sample
+from lfo.types import Rollout, Sample
 
 OVERLONG = 0.1  # last share of the token budget in which the soft penalty grows to -1
 REMEMBERED = 0.9  # of the running mean of the rewards, from step to step; PPO without a critic
@@ -235,9 +235,9 @@ class Dapo:
             rewards = torch.tensor([row.outcome.reward for row in played]) + penalty
             counted = torch.tensor([not (self.first and row.guided) for row in played])
             advantages = group_advantages(rewards, counted).tolist()
-            for row, a in zip(played, advantages, strict=True):
-                per_token = [a if role == Role.ACTION else 0.0 for role in row.roles]
-                samples.append(Sample(row.tokens, row.roles, row.logprobs, per_token))
+            samples += [
+                _assigned(row, [a] * len(actions(row.roles))) for row, a in zip(played, advantages, strict=True)
+            ]
         return samples
 
     def loss(self, scores: Scores, batch: PolicyTokens) -> LossSum:
@@ -300,8 +300,7 @@ def _assigned(row: Rollout, *numbers: Sequence[float]) -> Sample:
     """numbers: advantages, or advantages, returns and values, of the action tokens; all others have 0.0."""
     sample = Sample(row.tokens, row.roles, row.logprobs, None)
     for name, some in zip(("advantages", "returns", "values"), numbers, strict=False):
-        told = dict(zip(actions(row.roles), some, strict=True))
-        setattr(sample, name, [told.get(t, 0.0) for t in range(len(row.tokens))])
+        setattr(sample, name, placed(some, actions(row.roles), len(row.tokens)))
     return sample
 
 

@@ -20,10 +20,9 @@ class ReplayBuffer:
     distinct: False: every call is kept, and drawn, as often as it was answered, and none is preferred.
     """
 
-    def __init__(self, examples: Sequence[Example] = (), whole: Callable[[Example], bool] = bool, distinct=True):
+    def __init__(self, whole: Callable[[Example], bool] = bool, distinct: bool = True):
         self.examples: list[Example] = []
         self.whole, self.distinct, self._told, self._seen = whole, distinct, list[Example](), set[Example]()
-        self.add(examples)
 
     def add(self, examples: Sequence[Example]) -> None:
         """Take up those that are new; all, where they need not be distinct."""

@@ -13,12 +13,12 @@ from lfo.couplings import Imagine, Plain
 from lfo.couplings.cloning import Cloning
 from lfo.couplings.imagine import SAMPLES, ImagineMemory
 from lfo.couplings.plain import ALONE, SHARED
-from lfo.couplings.retry import Retry
 from lfo.envs.base import written
 from lfo.envs.phone.knowledge import looked_up
 from lfo.envs.phone.phrasings import parse_reply
 from lfo.envs.phone.tools import form, phone_call
 from lfo.evaluate import predict_replies
+from lfo.lab.retry import Retry
 from lfo.protocols import AdapterLayout
 from lfo.train import train
 from lfo.types import Example, Question, Role, Turn

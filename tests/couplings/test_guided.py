@@ -16,10 +16,10 @@ from lfo.config import COUPLINGS, ConfigError, FeedbackConfig, ModelConfig, RunC
 from lfo.couplings import Echo, Guided, Imagine, Plain, alone, make_coupling
 from lfo.couplings.feedback import SOURCE, accumulated
 from lfo.couplings.plain import ALONE, SHARED
-from lfo.couplings.retry import Retry
 from lfo.envs.base import written
 from lfo.envs.phone.tools import phone_call, search
 from lfo.envs.phone.user import UserSimulator
+from lfo.lab.retry import Retry
 from lfo.rollout.play import Row, play
 from lfo.types import Call, Encoded, Example, Feedback, Role, Sample
 

@@ -29,7 +29,6 @@ from lfo.lab.epochs import (
     train_epochs,
     training_stats,
 )
-from lfo.learn.adapters import merge_adapter
 from lfo.runs import CheckpointError, RunError, RunFolder
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -272,7 +271,7 @@ def test_adapters_are_switched_on_one_base(config, grown):
 
 @pytest.mark.parametrize("which", [0, 1], ids=["safetensors", "bin"])
 def test_merged_it_says_the_same(config, grown, tmp_path, which):
-    merged = merge_adapter(config.model.base, grown[which], tmp_path / "merged")
+    merged = merge(config.model.base, grown[which], tmp_path / "merged")
     (dynamic,) = evaluate_adapters(config, [grown[which]], 6, "validation", Evenness())
     found = evaluate_merged(config, merged, 6, "validation", Evenness())
     assert said(found) == said(dynamic) and {row.actor for row in found.rollouts} == {"base"}

@@ -31,8 +31,8 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lfo.config import derive_seed
+from lfo.lab.epochs import merge
 from lfo.learn import adapters
-from lfo.learn.adapters import merge_adapter
 from lfo.learn.learner import CAP, DECAY, PUSH, Learner
 from lfo.learn.objectives import dapo_loss
 from lfo.rollout.engine import Prompt, complete
@@ -775,7 +775,7 @@ def test_the_sampler_acts_with_the_weights_that_are_trained(
 
 
 def test_a_merged_adapter_is_a_plain_model(toy_path, toy_adapters, codec, tmp_path):
-    out = merge_adapter(toy_path, toy_adapters[POLICY], tmp_path / "merged")
+    out = merge(toy_path, toy_adapters[POLICY], tmp_path / "merged")
     merged = AutoModelForCausalLM.from_pretrained(out, dtype=torch.float32, attn_implementation="eager").eval()
     beside = PeftModel.from_pretrained(load_base(toy_path), str(toy_adapters[POLICY])).eval()
     tokens = torch.tensor([codec.encode("Please call Harbor Bank for me: dispute a charge.")])

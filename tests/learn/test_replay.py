@@ -26,6 +26,12 @@ def calls() -> list[Example]:
     return [*made, made[0], made[5]]
 
 
+def filled(examples, **settings) -> ReplayBuffer:
+    buffer = ReplayBuffer(**settings)
+    buffer.add(examples)
+    return buffer
+
+
 # --- the buffer ------------------------------------------------------------------------------
 
 
@@ -37,13 +43,13 @@ def test_replay_draws_without_repetition_from_the_seed_alone(calls):
     buffer.add(calls[2:])
     assert sorted(buffer.draw(20, 0), key=calls.index) == calls
     drawn = buffer.draw(3, 7)
-    assert len({e.encoded for e in drawn}) == 3 and drawn == ReplayBuffer(calls).draw(3, 7)
+    assert len({e.encoded for e in drawn}) == 3 and drawn == filled(calls).draw(3, 7)
     assert len({tuple(e.encoded for e in buffer.draw(3, seed)) for seed in range(20)}) > 10
 
 
 def test_half_of_what_is_replayed_tells_the_whole(calls):
     """As far as there is any: of nine calls two."""
-    buffer = ReplayBuffer(calls[:9], whole=lambda example: example.task_id == "b")
+    buffer = filled(calls[:9], whole=lambda example: example.task_id == "b")
     for seed in range(20):
         assert Counter(e.task_id == "b" for e in buffer.draw(4, seed))[True] == 2
         assert len(set(buffer.draw(8, seed))) == 8 and sorted(buffer.draw(20, seed), key=calls.index) == calls[:9]
@@ -57,17 +63,17 @@ def test_replay_keeps_every_distinct_call_once_in_order(calls):
     encoded = Encoded(calls[0].encoded.prompt, (7,))
     other = dataclasses.replace(calls[0], reply="no", encoded=encoded)  # same call, another answer
     told_before = dataclasses.replace(calls[1], request="another request")  # the world model reads the same
-    buffer = ReplayBuffer([calls[0], calls[1], calls[0]])
+    buffer = filled([calls[0], calls[1], calls[0]])
     buffer.add([told_before, other, calls[2], other])
     assert buffer.examples == [calls[0], calls[1], other, calls[2]]
 
 
 def test_replay_in_proportion_draws_a_call_as_often_as_it_was_answered(calls):
     """Of four that were kept three are the same; nobody is preferred for telling the whole."""
-    buffer = ReplayBuffer([calls[0], calls[1], calls[0]], lambda example: example is calls[1], distinct=False)
+    buffer = filled([calls[0], calls[1], calls[0]], whole=lambda example: example is calls[1], distinct=False)
     buffer.add([calls[0]])
     assert buffer.examples == [calls[0], calls[1], calls[0], calls[0]]
-    assert buffer.draw(9, 3) == ReplayBuffer(buffer.examples, distinct=False).draw(9, 3) and len(buffer.draw(9, 3)) == 4
+    assert buffer.draw(9, 3) == filled(buffer.examples, distinct=False).draw(9, 3) and len(buffer.draw(9, 3)) == 4
     drawn = Counter(e.reply for seed in range(200) for e in buffer.draw(1, seed))
     assert drawn.total() == 200 and 120 < drawn[calls[0].reply] < 180
 
