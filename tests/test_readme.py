@@ -369,7 +369,7 @@ def test_what_feedback_teaches_beside_notes_is_as_it_was_judged():
     assert len(rows) == 4 and {row["verdict"] for row in rows} == {"supported"}
     assert "beside wrong notes it teaches mistrust (supported)." in " ".join(read(README).split())
     (verdict,) = {row["verdict"] for row in read_table(ROOT / "results" / "08_imitation.csv")}
-    assert f"is not 5 points over self-imitation ({verdict})" in " ".join(read(README).split())
+    assert f"that it is 5 points over self-imitation is {verdict}" in " ".join(read(README).split())
 
 
 def test_the_baseline_is_as_stuck_as_readme_says():

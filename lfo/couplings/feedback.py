@@ -200,6 +200,9 @@ class Guided:
         shares = {
             "first_try_success": [one.success for one in rollouts if one.position < self.feedback.start],
             "feedback_success": [one.success for one in guided],
+            "feedback_unread": [
+                Role.FEEDBACK not in one.roles for one in guided
+            ],  # nothing fitted, or nothing was said
             **{f"success_at_{k}": [one.success for one in rollouts if one.position == k] for k in places},
             # of the groups that got feedback, those in which an attempt with it succeeded
             "recovery": [any(one.success for one in group) for group in by_group(guided).values()],
@@ -208,6 +211,7 @@ class Guided:
             **self.inner.metrics(rollouts),
             **{name: sum(found) / len(found) for name, found in shares.items() if found},
             "feedback_tokens_per_rollout": sum(told) / max(1, len(told)),
+            "tokens_of_the_longest": max((len(one.tokens) for one in rollouts), default=0),
             **{f"failed_{kind}": count / len(failed) for kind, count in sorted(kinds.items())},
         }
 

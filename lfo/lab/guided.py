@@ -51,11 +51,12 @@ def feedback_table(runs: Runs) -> pd.DataFrame:
     steps = _steps(runs)
     places = [name for name in steps if name.startswith("success_at_")]
     kinds = sorted(name for name in steps if name.startswith("failed_"))
-    names = [*SHARES, *sorted(places), "feedback_tokens_per_rollout", *kinds]
+    lengths = ["feedback_tokens_per_rollout", "tokens_per_rollout"]
+    names = [*SHARES, *sorted(places), *lengths, *kinds]
     steps = steps.reindex(columns=[*steps.columns, *(name for name in names if name not in steps)])
     steps[kinds] = steps[kinds].fillna(0.0)  # a kind that no failure of a step was of is not logged
     said = SHARES | {name: name.replace("success_at_", "place ") for name in places}
-    said |= {name: name.replace("_", " ") for name in (*kinds, "feedback_tokens_per_rollout")}
+    said |= {name: name.replace("_", " ") for name in (*kinds, *lengths)}
     rows = []
     for arm, part in steps.groupby("arm", sort=False):
         means = by_run(part)[names].mean().median()

@@ -20,12 +20,12 @@ class PageError(ValueError):
 
 # What README shows: who says the notes, as summary.csv names it, and what that is.
 ROWS = {
-    "nothing": "DAPO on success alone, where the policy is trained",
-    "table": "look-up by company or trade, and circumstances; not of later calls",
-    "backoff": "... of all calls",
+    "nothing": "DAPO, where the policy is trained",
+    "table": "look-up by company or trade, and circumstances; silent once somebody served",
+    "backoff": "... never silent",
     "additive": "a classifier, told what fields and circumstances are",
     "grammar": "... and how all is said",
-    "world model": "`imagine`: what the world model predicts",
+    "world model": "`imagine`: what it predicts",
     "truth": "what would really be answered",
 }
 # And the figures that it shows, where they were drawn.
@@ -38,6 +38,7 @@ CLAIMED = (
     "Claims ([rule](docs/metrics.md#verdicts)), and what was found, or how many hold (`_frozen`: policy frozen; area:\n"
     "mean success over 320 tasks):\n"
 )
+ELSEWHERE = ("imagine_memory", "imagine_silent")  # arms whose claims are for docs/results.md alone
 KNOWN, NEW = "validation", "test"
 PLACES = {KNOWN: "known", NEW: "new"}  # companies
 
@@ -321,6 +322,8 @@ def _verdicts(results: Path) -> str:
     found: dict[str, dict[str, dict[str, Mapping[str, str]]]] = {}
     for row in read_table(results / "04_verdicts.csv"):
         hypothesis, _, part = row["claim"].rpartition(": ")
+        if hypothesis.startswith(ELSEWHERE):
+            continue
         found.setdefault(hypothesis or part, {}).setdefault(row["split"], {})[part] = row
     lines = [CLAIMED] if found else []
     for hypothesis, splits in found.items():
@@ -341,8 +344,8 @@ def _verdict(parts: Mapping[str, Mapping[str, str]]) -> str:
         found = [f"{factor * float(row[name]):.{places}f}" for name in ("value", "low", "high") if row[name]]
         return f"**{row['verdict']}** ({how.format(*found) if found else 'never got there'})"
     refuted = [part for part, row in parts.items() if row["verdict"] == REFUTED]
-    count = f"{verdicts.count(SUPPORTED)}/{len(verdicts)}"
-    count += f"; refuted: {', '.join(refuted)}" if refuted else ""
+    count = f"{verdicts.count(SUPPORTED)} of {len(verdicts)}"
+    count += f"; refuted by {', '.join(refuted)}" if refuted else ""
     return f"**{together(verdicts)}** ({count})"
 
 

@@ -455,12 +455,16 @@ def test_metrics_by_hand(guided, three, bank):
     assert found == {
         "first_try_success": 0.0,
         "feedback_success": 0.5,
+        "feedback_unread": 0.0,
+        "tokens_of_the_longest": max(len(row.tokens) for row in three),
         **{"success_at_1": 0.0, "success_at_2": 0.0, "success_at_3": 1.0},
         "recovery": 1.0,
         "feedback_tokens_per_rollout": tokens / 3,
         "failed_missing_auth": 1.0,
     }
     assert guided().metrics(three[2:])["feedback_tokens_per_rollout"] > 0
+    cut = dataclasses.replace(three[1], roles=[int(Role.ACTION)] * len(three[1].roles))
+    assert cut.guided and guided().metrics([*three, cut])["feedback_unread"] == 1 / 3
 
 
 def test_who_had_nothing_to_read_in_the_end_is_no_first_try(guided, three):

@@ -112,8 +112,8 @@ def test_a_hypothesis_is_as_good_as_all_of_its_claims(root):
     assert "**" not in pages.headline(root / "results")
     (root / "results" / "04_verdicts.csv").write_text(VERDICTS)
     assert [line for line in pages.headline(root / "results").splitlines() if line.startswith("- ")] == [
-        "- imagine is ahead of every control: known **supported** (2/2), new **undecided** (1/2)",
-        "- training adds 10 points: new **refuted** (0/2; refuted: table)",
+        "- imagine is ahead of every control: known **supported** (2 of 2), new **undecided** (1 of 2)",
+        "- training adds 10 points: new **refuted** (0 of 2; refuted by table)",
         "- imagine knows: known **refuted** (51 [47, 52] points)",
         "- imagine is faster: **undecided** (never got there)",
         "- imagine needs 3 times fewer: new **supported** (3.4 [3.1, 4.0])",

@@ -106,6 +106,23 @@ def test_feedback_carries_no_value_and_is_short(world, codec, slack):
     assert values > 50 and kinds >= {"missing_auth", "served"}
 
 
+def test_all_that_was_given_and_missing_can_be_more_than_a_user_shares(tiny, known):
+    """Two attempts, each with one field too many, as many as may be; who asks for whatever they name is declined."""
+    task = next(task for task in tiny.tasks if task.task_id == "bill")
+    named: set[str] = set()
+    for extra in ("email", "name"):
+        episode = PhoneEpisode(tiny, task, Rules(slack=1), 0)
+        episode.step(form(["account_number", extra]))
+        episode.step(phone_call(BILLING, episode.collected))
+        (told,) = known.feedback(episode.turns)
+        assert told.kind == "missing_auth" and "billing ZIP code" in told.text
+        named |= {*episode.collected, "billing_zip"}
+    again = PhoneEpisode(tiny, task, Rules(slack=1), 0)
+    again.step(form(sorted(named)))
+    (told,) = known.feedback(again.turns)
+    assert told.kind == "declined_form" and told.text.endswith("was declined: too much.")
+
+
 def test_what_nobody_has_is_left_out_of_what_a_model_reads(known):
     turns = [
         Turn(phone_call("444-555-6666", {"Ana Lopez": "x", "email": "ana77@example.com"}), "{}", "wrong_department"),
