@@ -22,7 +22,7 @@ SITE   := .venv-site
 # What the extra `docs` names, without lfo and its torch.
 DOCS    = $(shell $(PYTHON) -c 'import tomllib; f = open("pyproject.toml", "rb"); print(*tomllib.load(f)["project"]["optional-dependencies"]["docs"])')
 BROWSER := .venv-browser
-BENCHMARKS := world_model ranks scaling precision run task_server merged dapo_step
+BENCHMARKS := world_model ranks feedback scaling precision run task_server merged dapo_step
 
 NOTEBOOKS  := 01_data_generation 02_baseline_dapo 03_dual_lora 04_transfer_eval 05_lambda_ablation \
               06_wm_probing 07_scaling 08_feedback_guided_dapo 09_shell_ppo 10_public_world
