@@ -145,6 +145,8 @@ TABLES = {
     "04_six_verdicts": "### Claims about six kinds of circumstances\n\n"
     "Claims written when the dials had been seen, at this position world 1 (of the table worlds 1 to 3), so\n"
     "that four worlds are new to the comparison:",
+    "04_six_words_verdicts": "### Claims about six kinds, against what reads words\n\n"
+    "Classifiers that are told what a field is, and of circumstances read the words; written before their runs:",
     "04_six_known": "### What is known of six kinds of circumstances\n\nWhat these know at the end, as above:",
     "04_six_levels": "### Six kinds of circumstances, by level\n\nSuccess at the end, as in the other tables by level:",
     "04_reads": "### A world model that reads similar calls\n\n"
@@ -223,6 +225,9 @@ TABLES = {
     "08_kinds": "### Feedback: new kinds of task\n\n"
     "New kinds of task: trained on levels 1 to 3 alone, measured at 4 and 5 as well:",
     "08_kinds_verdicts": "### Claim about new kinds of task\n\nWhat becomes of the claim about them:",
+    "08_rank": "### Claims about feedback at one rank\n\n"
+    "Alone, feedback has LoRA rank 16, beside notes and in `cloning` it is 64; written before any run at the higher\n"
+    "rank in these worlds:",
     "08_sources_verdicts": "### Claims about who says it\n\n"
     "Who should say what went wrong, in tuning worlds, at known companies:",
     "08_sources": "### Who says it\n\n"
