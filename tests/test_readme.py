@@ -305,12 +305,14 @@ def test_what_bounds_the_headline_is_as_it_was_measured():
 
 def test_where_a_world_model_is_ahead_of_a_table_is_as_it_was_judged():
     rows = {row["arm"]: row for row in read_table(ROOT / "results" / "04_six.csv")}
-    arms = ("imagine_six", "backoff_six", "additive_six")
+    arms = ("imagine_six", "backoff_six", "boosted_six", "additive_six")
     shares = [rows[arm][f"success, {where}"].partition("%")[0] for arm in arms for where in ("known", "new")]
-    said = "worlds 1 to 3 partly seen): {} / {}%, `backoff` {} / {}; `additive` {} / {}."
+    said = "worlds 1 to 3 partly seen): {} / {}%, {} / {}; trees (undecided) {} / {}, `additive` {} / {}."
     assert said.format(*shares) in " ".join(read(README).split())
     verdicts = [row["verdict"] for row in read_table(ROOT / "results" / "04_six_verdicts.csv")]
     assert verdicts == 4 * ["supported"], "README says so"
+    readers = [row for row in read_table(ROOT / "results" / "04_six_words_verdicts.csv") if "boosted" in row["claim"]]
+    assert len(readers) == 4 and {row["verdict"] for row in readers} == {"undecided"}
 
 
 def test_worlds_that_nobody_had_seen_are_told_as_they_were_judged():
