@@ -6,7 +6,7 @@ And what notebook 08 makes of it: an answer to each of its questions.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import matplotlib.pyplot as plt
 import pandas as pd
@@ -91,11 +91,12 @@ def unaided_table(runs: Runs) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def unaided_figure(runs: Runs) -> plt.Figure:
-    """Success without notes against sampled tasks, at known and at new companies."""
+def unaided_figure(runs: Runs, looks: Mapping[str, dict] | None = None) -> plt.Figure:
+    """Success without notes against sampled tasks, at known and at new companies. looks: of the lines, as in other
+    figures."""
     fig, axes = plt.subplots(1, 2, figsize=(13, 4), sharey=True, layout="constrained")
     bare, noted = _unaided(runs)
-    looks = looks_of({**bare, **noted})
+    looks = looks or looks_of({**bare, **noted})
     for part, kind in ((bare, "success"), (noted, "unaided")):
         draw_curves(axes, part, SPLIT_NAMES, "tasks", looks, kind)
     axes[0].autoscale(axis="y")  # few come half way up
@@ -129,10 +130,10 @@ def _steps(runs: Runs) -> pd.DataFrame:
     return steps
 
 
-def training_figure(runs: Runs) -> plt.Figure:
+def training_figure(runs: Runs, looks: Mapping[str, dict] | None = None) -> plt.Figure:
     """First tries, and rollouts with feedback, against sampled tasks: medians over the runs of every arm that has any.
-    Each looks as it does among all the others."""
-    steps, looks = _steps(guided_runs(runs)), looks_of(runs)
+    looks: of the lines, as in other figures."""
+    steps, looks = _steps(guided_runs(runs)), looks or looks_of(runs)
     fig, axes = plt.subplots(1, 2, figsize=(13, 4), sharey=True, layout="constrained")
     titles = {FIRST: "first tries", "feedback_success": "attempts with feedback, or with what stands in its place"}
     for ax, (name, title) in zip(axes, titles.items(), strict=True):
