@@ -71,7 +71,7 @@ def rows(size: common.Size, costs: Mapping[str, list[Cost]]) -> list[dict]:
 
 
 def main(arguments=None) -> None:
-    size = common.size(__doc__, arguments)
+    size = common.size(__doc__, arguments, rounds=5)
     with tempfile.TemporaryDirectory() as folder:
         runs = {
             name: Run(load_config(f"configs/{config}.yaml", **settings, **_size(size)), Path(folder) / name)

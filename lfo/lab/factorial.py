@@ -506,7 +506,7 @@ KINDS = {
 AGAINST = {
     "tasks": "sampled tasks",
     "episodes": "episodes",
-    "tokens": "tokens, sampled and trained",  # as those below, to the end of an arm's shortest run
+    "tokens": "tokens, sampled and trained",  # lines of these and of seconds end with an arm's shortest run
     "seconds": "seconds, evaluations left out",
 }
 

@@ -67,6 +67,7 @@ imagine knows: aim,validation,0.5057,0.4743,0.5174,15,0.01,refuted
 imagine is faster: baseline,validation,,,,15,1.0,undecided
 imagine is faster: baseline,test,,,,15,1.0,undecided
 imagine needs 3 times fewer: baseline,test,3.4,3.1,4,15,1.0,supported
+"imagine_silent, silent where unsure, is as good: imagine",validation,-0.1,-0.13,-0.02,15,1.0,undecided
 """
 
 

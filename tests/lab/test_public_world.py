@@ -108,6 +108,10 @@ def test_tables_and_figure(runs):
     fig = small_factorial.factorial_figure(found, SPLITS, "who")
     heights = [patch.get_height() for patch in fig.axes[1].patches]
     assert 1.0 in heights and 0.25 in heights and fig.axes[0].get_title() == SPLITS["train"]
+    hatched = [i for i, patch in enumerate(fig.axes[1].patches) if patch.get_hatch()]
+    assert hatched == [small_factorial.NOTES.index("feedback")], (
+        "two attempts of the frozen policy, whose bars come first"
+    )
     plt.close(fig)
 
 
