@@ -35,8 +35,8 @@ FIGURES = {
     "04_curves": "success against sampled tasks",
 }
 CLAIMED = (
-    "Most claims ([rule](docs/metrics.md#verdicts)), what was found, or how many hold (`_frozen`: policy frozen; area:\n"
-    "mean success over 320 tasks):\n"
+    "Most claims ([rule](docs/metrics.md#verdicts)), what was found, or how many hold (`_frozen`: policy frozen;\n"
+    "area: mean success over 320 tasks):\n"
 )
 ELSEWHERE = ("imagine_memory", "imagine_silent")  # whose claims, which begin with them, docs/results.md alone has
 KNOWN, NEW = "validation", "test"
@@ -323,8 +323,8 @@ def _percent(row: Mapping[str, str] | None) -> str:
 
 
 def _verdicts(results: Path) -> str:
-    """A line for every hypothesis, which is what stands before the last colon of its claims: what became of it. Those of
-    `ELSEWHERE` are left out."""
+    """A line for every hypothesis, which is what stands before the last colon of its claims: what became of it; without
+    those of `ELSEWHERE`."""
     found: dict[str, dict[str, dict[str, Mapping[str, str]]]] = {}
     for row in read_table(results / "04_verdicts.csv"):
         hypothesis, _, part = row["claim"].rpartition(": ")
