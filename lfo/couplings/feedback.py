@@ -200,9 +200,8 @@ class Guided:
         shares = {
             "first_try_success": [one.success for one in rollouts if one.position < self.feedback.start],
             "feedback_success": [one.success for one in guided],
-            "feedback_unread": [
-                Role.FEEDBACK not in one.roles for one in guided
-            ],  # nothing fitted, or nothing was said
+            # nothing fitted, or nothing was said
+            "feedback_unread": [Role.FEEDBACK not in one.roles for one in guided],
             **{f"success_at_{k}": [one.success for one in rollouts if one.position == k] for k in places},
             # of the groups that got feedback, those in which an attempt with it succeeded
             "recovery": [any(one.success for one in group) for group in by_group(guided).values()],
