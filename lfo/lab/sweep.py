@@ -54,6 +54,7 @@ class Arm:
 
     config: str | None = None
     seeds: Numbers | None = None
+    worlds: Numbers | None = None
 
 
 @settings
@@ -79,9 +80,9 @@ def read_grid(path: str | Path, out: str | Path) -> dict[Path, RunConfig]:
 
     The file names a `config`, `seeds`, settings that are `fixed` for all runs, a `grid` of lists and `arms`, each a
     name and its settings, all by dotted name; each is run with every seed. An arm's settings win over the others, and
-    it may name a `config` and `seeds` of its own. Arms are trained in ``<out>/<arm>/seed<k>``, or with several `worlds`
-    (their seeds) in ``<out>/<arm>/world<w>-seed<k>``; the first seed of all arms first. Beside a grid, each of its
-    combinations has a folder with all arms.
+    it may name a `config`, `seeds` and `worlds` of its own. Arms are trained in ``<out>/<arm>/seed<k>``, or with
+    `worlds` (their seeds) in ``<out>/<arm>/world<w>-seed<k>``; the first seed of all arms first. Beside a grid, each of
+    its combinations has a folder with all arms.
 
     Raises:
         ConfigError: the file, or a setting in it, does not fit.
@@ -124,11 +125,15 @@ def _arms(path: Path, data: Grid, chosen: Mapping, out: Path) -> dict[Path, RunC
     """chosen: one combination of the grid."""
     arms, runs = {name: dict(own or {}) for name, own in data.arms.items()}, {}
     with _named(path):
-        apart = {name: build(Arm, {k: own.pop(k, None) for k in ("config", "seeds")}) for name, own in arms.items()}
+        keys = [field.name for field in dataclasses.fields(Arm)]
+        apart = {name: build(Arm, {key: own.pop(key, None) for key in keys}) for name, own in arms.items()}
     seeds = {name: one.seeds or data.seeds for name, one in apart.items()}
-    everybody = sorted(set(itertools.chain(*seeds.values())))
-    for seed, world, (name, own) in itertools.product(everybody, data.worlds or [None], arms.items()):
-        if seed in seeds[name]:
+    if not data.worlds and any(one.worlds for one in apart.values()):
+        raise ConfigError(f"{path}: an arm has `worlds` of its own; name those of all others beside `arms`.")
+    worlds = {name: one.worlds or data.worlds or [None] for name, one in apart.items()}
+    everybody, everywhere = (sorted(set(itertools.chain(*own.values()))) for own in (seeds, worlds))
+    for seed, world, (name, own) in itertools.product(everybody, everywhere, arms.items()):
+        if seed in seeds[name] and world in worlds[name]:
             whole = data.fixed | chosen | own | {"name": name, "seed": seed}
             whole |= {} if world is None else {"env.world_seed": world}
             folder = f"seed{seed}" if world is None else f"world{world}-seed{seed}"

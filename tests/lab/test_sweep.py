@@ -114,6 +114,21 @@ def test_an_arm_may_have_seeds_of_its_own(base_config, tmp_path):
     assert [config.seed for config in runs.values()] == [0, 0, 2]
 
 
+def test_an_arm_may_have_worlds_of_its_own(base_config, tmp_path):
+    """What was behind in one world need not be tried in the others."""
+    text = f"config: {base_config[1]}\nworlds: [2, 1]\n"
+    text += "arms: {ahead: , behind: {worlds: [2]}, more: {worlds: [1, 3]}}\n"
+    (tmp_path / "arms.yaml").write_text(text)
+    folders = read_grid(tmp_path / "arms.yaml", "out")
+    assert [f.relative_to("out").as_posix() for f in folders] == [
+        *("ahead/world1-seed0", "more/world1-seed0", "ahead/world2-seed0", "behind/world2-seed0", "more/world3-seed0"),
+    ]
+    assert folders[Path("out/more/world3-seed0")].env.world_seed == 3
+    (tmp_path / "arms.yaml").write_text(text.replace("worlds: [2, 1]\n", ""))
+    with pytest.raises(ConfigError, match="an arm has `worlds` of its own; name those of all others beside `arms`"):
+        read_grid(tmp_path / "arms.yaml", "out")
+
+
 @pytest.mark.parametrize(
     "text", ["seeds: 3", "seeds: 3\narms: {a: }", "arms: {a: {seeds: 3}}", "arms: {a: {seeds: []}}"]
 )
