@@ -421,15 +421,13 @@ def load_config(path: str | Path, /, **overrides) -> RunConfig:
     if odd := [key for key in data if not isinstance(key, str)]:
         raise ConfigError(f"{odd[0]!r} is no name of a setting.")
     settings = flat(data)
-    if path.name == "config.json" and path.with_name("provenance.json").exists():  # of a run, perhaps an earlier one
-        settings = up_to_date(settings, strict=False)
-    for name, value in ((RENAMED.get(name, name), value) for name, value in overrides.items()):
+    for name, value in overrides.items():
         group = name.rpartition(".")[0]
         if settings.get(group):
             raise ConfigError(f"'{group}' in {path} is a single value, so '{name}' cannot be set.")
         kept = {k: v for k, v in settings.items() if k != group and k.rpartition(".")[0] != name}
         settings = kept | flat({name: value})  # one of them, or a whole group
-    return build(RunConfig, nested(up_to_date(settings)))
+    return build(RunConfig, nested(settings))
 
 
 class _Once(yaml.SafeLoader):
@@ -459,71 +457,6 @@ def as_dict(config) -> dict:
     return json.loads(json.dumps(dataclasses.asdict(config)))
 
 
-# --- what settings used to be called ---------------------------------------------------------
-
-RENAMED = {
-    "world_seed": "env.world_seed",
-    "levels": "env.levels",
-    "distributed.base_dtype": "model.dtype",
-    "policy.internalise": "world_model.context_distillation",
-    "policy.surprise": "world_model.curiosity",
-    "world_model.probes": "world_model.scouts",
-    "world_model.disguise": "world_model.anonymise",
-    "world_model.ema": "world_model.decay",
-}
-_PHONE_RULE = "it is a rule of the phone world (lfo/envs/phone/episode.py, Rules)"
-GONE = {
-    **dict.fromkeys(("env.max_malformed", "env.slack", "env.form_after_call"), _PHONE_RULE),
-    "model.alpha": "alpha is always twice model.rank",
-    "model.chat_template": "name the template file in model.dialect",
-    "model.thinking": "models do not think before they act",
-    "policy.clip_low": "set policy.clip to [low, high]",
-    "policy.clip_high": "set policy.clip to [low, high]",
-    "policy.overlong_buffer": "it is the last tenth of rollout.max_tokens",
-    "world_model.template": "the template 'trajectory' is world_model.coupling 'echo'",
-    "world_model.world_first_tasks": "it is a quarter of task_budget",
-    "world_model.policy_every": "the policy of a hierarchical schedule has every fourth step",
-    "world_model.batch": "a replay update has 16 examples",
-    "world_model.dreams": "as many groups are dreamt as rollout.tasks_per_step",
-    "world_model.dream_after": "dreams begin after a quarter of task_budget",
-    "world_model.dream_samples": "a dreamt call has four imagined replies",
-    "world_model.max_grad_norm": "policy.max_grad_norm holds for each adapter",
-    "rollout.servers": "give the addresses in rollout.engine",
-    "rollout.row_streams": "every rollout has a random stream of its own",
-    "rollout.dtype": "set model.dtype",
-    "distributed.compile": "leave it out; compiling the layers took longer than a run saved by it",
-    "distributed.logit_chunk": "it follows from the size of the vocabulary",
-    "distributed.gpu_gib": "give it to `lfo plan --gpu-gib`",
-}
-
-
-def up_to_date(settings: Mapping, strict: bool = True) -> dict:
-    """Settings by their present dotted names. What is gone is left out, or if `strict` refused.
-
-    Raises:
-        ConfigError: a setting is gone; the message says what replaced it.
-    """
-    found = {} if strict else {"env.circumstances": 0, "env.replies": "list"}  # the first round knew no circumstances
-    if settings.get("world_model.predict") == "nothing":
-        settings = {k: v for k, v in settings.items() if not k.startswith("world_model.")} | {"world_model": None}
-    if settings.get("world_model.template") == "trajectory" and not strict:
-        settings = {**settings, "world_model.coupling": "echo"}
-    for name, value in settings.items():
-        new = RENAMED.get(name, name)
-        group = new.rpartition(".")[0]
-        if name in GONE:
-            if strict:
-                raise ConfigError(f"there is no setting '{name}' any more: {GONE[name]}.")
-        elif name == new:
-            found[name] = value
-        elif settings.get(group, {}) is None:  # the whole group is left out
-            if strict and value:
-                raise ConfigError(f"'{name}' is called '{new}' now, and {group} is left out; set it there.")
-        elif value or group != "world_model" or name.startswith(group):  # which is not made for what says nothing
-            found.setdefault(new, value)
-    return found
-
-
 def flat(data: Mapping) -> dict:
     """Settings by dotted name; a group that is None or empty is one by itself."""
     groups = {name: part for name, part in data.items() if isinstance(part, Mapping) and part}
@@ -538,15 +471,6 @@ def nested(settings: Mapping) -> dict:
         group, _, last = name.rpartition(".")
         (data.setdefault(group, {}) if group else data)[last] = value
     return data
-
-
-def revived(data: Mapping) -> RunConfig:
-    """A config from what `as_dict` said of it, also in an earlier version.
-
-    Raises:
-        ConfigError: it is none.
-    """
-    return build(RunConfig, nested(up_to_date(flat(data), strict=False)))
 
 
 # --- seeding ---------------------------------------------------------------------------------

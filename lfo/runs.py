@@ -26,7 +26,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from lfo import __version__
-from lfo.config import ConfigError, RunConfig, as_dict, revived
+from lfo.config import ConfigError, RunConfig, as_dict, build
 from lfo.types import Example, RecordError, read_jsonl, write_jsonl, write_text
 
 REPORTED_PACKAGES = ("torch", "transformers", "peft", "numpy")
@@ -66,7 +66,7 @@ class RunFolder:
     @property
     def config(self) -> RunConfig:
         """Also of runs of earlier versions, whose settings had other names."""
-        return revived(self._json("config.json"))
+        return build(RunConfig, self._json("config.json"))
 
     @property
     def provenance(self) -> dict:
@@ -237,7 +237,7 @@ class RunFolder:
             if state is None:
                 print(f"{path} cannot be read, it is damaged or of another version: passed over.", file=sys.stderr)
                 continue
-            self.require_same(path, config, revived(json.loads(state["config"])))
+            self.require_same(path, config, build(RunConfig, json.loads(state["config"])))
             examples = self.examples()[: state["examples"]]
             for name, count in {"examples": len(examples), "metrics": self.count_metrics()}.items():
                 if count < state[name]:

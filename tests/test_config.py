@@ -13,9 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lfo.config import (
-    GONE,
     GROUPS,
-    RENAMED,
     ConfigError,
     EnvConfig,
     ModelConfig,
@@ -28,7 +26,6 @@ from lfo.config import (
     build,
     derive_seed,
     load_config,
-    revived,
 )
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -402,85 +399,18 @@ def test_servers_are_the_addresses_in_the_engine(write):
     assert RolloutConfig().servers == RolloutConfig(engine="vllm").servers == []
 
 
-# --- earlier versions ------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("old", RENAMED)
-def test_a_setting_is_read_by_the_name_it_used_to_have(write, old):
-    value = {"levels": [4], "distributed.base_dtype": "bfloat16"}.get(old, 1)
-    found = load_config(write(""), **{old: value})
-    assert found == load_config(write(""), **{RENAMED[old]: value}) != RunConfig()
-
-
-def test_what_said_nothing_is_not_what_holds_now(write):
-    """0 of a setting that is 0 by default need not be told; of one that is not it must be."""
-    assert load_config(write(""), **{"world_model.ema": 0.0}).world_model.decay == 0.0
-    assert load_config(write("world_model: {ema: 0.0}")).world_model.decay == 0.0
-    assert load_config(write("policy: {surprise: 0.0}")).world_model is None
-
-
-@pytest.mark.parametrize("old", GONE)
-def test_a_setting_that_is_gone_is_refused_with_what_replaced_it(write, old):
-    with pytest.raises(ConfigError) as error:
-        load_config(write(""), **{old: 1})
-    assert str(error.value) == f"there is no setting '{old}' any more: {GONE[old]}."
-
-
-def test_no_setting_has_a_name_that_was_given_up():
-    assert not dotted_names() & (set(RENAMED) | set(GONE))
-    assert set(RENAMED.values()) <= dotted_names()
-
-
-def test_a_world_model_that_predicted_nothing_was_none(write):
-    text = "world_model: {predict: nothing, coupling: none}"
-    assert load_config(write(text)).world_model is None
+# --- committed runs -------------------------------------------------------------------------
 
 
 COMMITTED = sorted((ROOT / "results").glob("**/config.json"))
 
 
 def test_every_committed_run_can_be_read():
-    """What they say that is no setting any more is what holds now: nothing is shown as what it was not."""
+    """Their settings have today's names; what they do not name is what holds now."""
     assert len(COMMITTED) > 100
-    now = {"policy.clip_low": 0.2, "policy.clip_high": 0.28, "world_model.batch": 16}
-    now |= {"env.slack": 1, "env.max_malformed": 3, "env.form_after_call": False, "policy.overlong_buffer": 64}
     for path in COMMITTED:
-        data = json.loads(path.read_text())
-        config = revived(data)
-        for old, value in now.items():
-            group, _, name = old.partition(".")
-            assert (data[group] or {}).get(name, value) == value, f"{path} has another {old}"
-        assert data["model"].get("alpha", 2 * config.model.rank) == 2 * config.model.rank
-        assert config.env.levels == tuple(data.get("levels") or data["env"]["levels"])
-        without = (data["world_model"] or {}).get("predict", "nothing") == "nothing"
-        assert (config.world_model is None) == without
-        assert build(RunConfig, as_dict(config)) == config
-
-
-def test_a_run_of_an_earlier_version_is_gone_on_from_by_its_own_config(tmp_path):
-    """`lfo train --run FOLDER` reads it as whoever draws it does; what is set beside it has to be a setting."""
-    old = next(path for path in COMMITTED if "max_malformed" in path.read_text())
-    mine = tmp_path / "config.json"
-    mine.write_text(old.read_text())
-    with pytest.raises(ConfigError, match=r"no setting 'env\.max_malformed' any more"):
-        load_config(mine)  # which is no run's
-    (tmp_path / "provenance.json").write_text("{}")
-    assert load_config(mine, seed=9) == dataclasses.replace(revived(json.loads(old.read_text())), seed=9)
-    (tmp_path / "mine.yaml").write_text(old.read_text())
-    for path, settings in ((mine, {"env.max_malformed": 3}), (tmp_path / "mine.yaml", {})):
-        with pytest.raises(ConfigError, match=r"no setting 'env\.max_malformed' any more"):
-            load_config(path, **settings)
-
-
-def test_runs_of_the_first_round_knew_no_circumstances():
-    for env, expected in [({}, (0, "list")), ({"circumstances": 2, "replies": "reasons"}, (2, "reasons"))]:
-        found = revived({"env": {"levels": [1]} | env}).env
-        assert (found.circumstances, found.replies) == expected
-    assert (EnvConfig().circumstances, EnvConfig().replies) == (4, "reasons")
-
-
-def test_a_run_in_the_policys_own_pass_is_read_as_echo():
-    assert revived({"world_model": {"coupling": "shared", "template": "trajectory"}}).coupling == "echo"
+        config = build(RunConfig, json.loads(path.read_text()))
+        assert load_config(path) == config == build(RunConfig, as_dict(config))
 
 
 # --- seeds ---------------------------------------------------------------------------------

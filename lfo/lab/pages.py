@@ -10,7 +10,6 @@ import csv
 from collections.abc import Mapping
 from pathlib import Path
 
-from lfo import config
 from lfo.lab.statistics import REFUTED, SUPPORTED, in_percent, together
 
 
@@ -364,13 +363,6 @@ def tables(results: Path) -> str:
     return "\n\n".join(f"{TABLES[name]}\n\n{path.read_text(encoding='utf-8').strip()}" for name, path in made.items())
 
 
-def old_settings() -> str:
-    """What settings used to be called, and what became of those that are gone."""
-    renamed = [f"| `{old}` | `{new}` |" for old, new in config.RENAMED.items()]
-    gone = [f"| `{old}` | {why} |" for old, why in config.GONE.items()]
-    return "\n".join(["| was | is now |", "|---|---|", *renamed, "", "| is gone | because |", "|---|---|", *gone])
-
-
 # --- writing ---------------------------------------------------------------------------------
 
 
@@ -380,7 +372,6 @@ def parts(root: str | Path) -> dict[Path, dict[str, str]]:
     return {
         root / "README.md": {"headline": headline(root / "results")},
         root / "docs" / "results.md": {"tables": tables(root / "results")},
-        root / "docs" / "settings.md": {"old settings": old_settings()},
     }
 
 

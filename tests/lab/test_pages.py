@@ -143,7 +143,6 @@ def test_only_the_marked_places_are_written(root):
     assert [path.relative_to(root).as_posix() for path in written] == [
         "README.md",
         "docs/results.md",
-        "docs/settings.md",
     ]
     readme = (root / "README.md").read_text()
     assert readme.startswith("Ours.\n<!-- headline -->\nGreedy") and "\nold\n" not in readme
@@ -158,12 +157,6 @@ def test_only_the_marked_places_are_written(root):
 def test_a_page_without_its_place_is_refused(page):
     with pytest.raises(pages.PageError, match="<!-- a -->"):
         pages.filled(page, "a", "text")
-
-
-def test_every_old_setting_is_listed():
-    text = pages.old_settings()
-    for name in {**config.RENAMED, **config.GONE}:
-        assert f"| `{name}` |" in text
 
 
 def test_pages_load_no_model_library():
