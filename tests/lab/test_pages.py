@@ -73,14 +73,13 @@ imagine needs 3 times fewer: baseline,test,3.4,3.1,4,15,1.0,supported
 
 @pytest.fixture
 def root(tmp_path):
-    """A repository with three pages and two rows of results."""
+    """A repository with two pages and two rows of results."""
     (tmp_path / "results").mkdir()
     (tmp_path / "docs").mkdir()
     (tmp_path / "results" / "summary.csv").write_text(SUMMARY)
     (tmp_path / "results" / "04_attempts.md").write_text("| a |\n")
     (tmp_path / "README.md").write_text("Ours.\n<!-- headline -->\nold\n<!-- /headline -->\nOurs, too.\n")
     (tmp_path / "docs" / "results.md").write_text("<!-- tables --><!-- /tables -->")
-    (tmp_path / "docs" / "settings.md").write_text("<!-- old settings -->\n<!-- /old settings -->")
     return tmp_path
 
 

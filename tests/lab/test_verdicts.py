@@ -292,6 +292,7 @@ def test_the_claims_are_about_arms_that_exist(monkeypatch):
         "backoff": ["science.yaml"],
         "six": ["six.yaml"],
         "confirm": ["confirm.yaml"],
+        "plain": ["confirm.yaml", "plain.yaml"],
         "reads": ["reads.yaml"],
         "richer": ["richer.yaml"],
     }
@@ -360,21 +361,32 @@ def test_six_kinds_of_circumstances_are_all_that_differs_from_the_headline(monke
         assert config == dataclasses.replace(same, name=config.name, env=env, eval_every=ends)
 
 
-def worlds_elsewhere(name: str) -> set[int]:
-    """The worlds of all grids with arms but this one."""
+def worlds_elsewhere(*names: str) -> set[int]:
+    """The worlds of all grids with arms but these."""
     grids = {path for path in Path("configs").glob("*.yaml") if "arms:" in path.read_text()}
-    others = grids - {Path(f"configs/{name}.yaml")}
+    others = grids - {Path(f"configs/{name}.yaml") for name in names}
     return {config.env.world_seed for path in others for config in read_grid(path, "out").values()}
 
 
 def test_what_is_asked_again_elsewhere_is_what_was_asked(monkeypatch):
     """Arms of the same names, in worlds that no other grid names, with no other setting."""
     monkeypatch.chdir(ROOT)
-    science, seen = read_grid("configs/science.yaml", "out"), worlds_elsewhere("confirm")
+    science, seen = read_grid("configs/science.yaml", "out"), worlds_elsewhere("confirm", "plain")
     for folder, config in read_grid("configs/confirm.yaml", "out").items():
         same = science[folder.with_name("world1-seed0")]
         env = dataclasses.replace(same.env, world_seed=config.env.world_seed)
         assert config == dataclasses.replace(same, env=env) and config.env.world_seed not in seen
+
+
+def test_who_learns_calls_as_they_were_heard_differs_in_that_alone(monkeypatch):
+    """From `imagine_frozen` of the same worlds, five of those that nobody had seen."""
+    monkeypatch.chdir(ROOT)
+    beside, grid = (read_grid(f"configs/{name}.yaml", "out") for name in ("confirm", "plain"))
+    assert {folder.name for folder in grid} == {f"world{world}-seed0" for world in range(21, 26)}
+    for folder, config in grid.items():
+        twin = beside[Path("out", "imagine_frozen", folder.name)]
+        model = dataclasses.replace(twin.world_model, anonymise=0)
+        assert config == dataclasses.replace(twin, name=folder.parent.name, world_model=model)
 
 
 def test_who_reads_differs_in_what_its_name_says(monkeypatch):
