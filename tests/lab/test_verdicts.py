@@ -314,6 +314,7 @@ def test_the_claims_are_about_arms_that_exist(monkeypatch):
         ("noted", "reads"),
         ("six_words", "six"),
         ("replayed", "science"),
+        ("schedule", "science"),
         *((f"feedback_{about}", "feedback_grid") for about in ("aims", "imitation", "long", "rank")),
         ("feedback_sources", "tuning_sources"),
         ("feedback_levels", "feedback_levels"),
