@@ -29,6 +29,7 @@ from lfo.lab.hierarchy import (
     Study,
     area,
     area_until,
+    at,
     curves_of,
     final,
     middle,
@@ -447,32 +448,41 @@ def draw_curves(
     looks: Mapping[str, dict] | None = None,
     kind: str = "success",
 ) -> None:
-    """Success of some arms, or another of `KINDS`, a split on each of the axes: median and range of the runs. splits:
-    with their titles. looks: of the lines, where other arms are drawn elsewhere."""
-    looks = looks or looks_of(runs)
+    """Success of some arms, or another of `KINDS`, a split on each of the axes: medians of the runs, with 95% intervals
+    of success against sampled tasks, else with the runs' range. splits: with their titles. looks: of the lines, where
+    other arms are drawn elsewhere."""
+    looks, resampled = looks or looks_of(runs), against == "tasks" and kind == "success"
     for ax, (split, title) in zip(axes, splits.items(), strict=True):
+        study = Study(read_curves(runs, split) if resampled else (), BANDS)
         for arm, folders in runs.items():
             look, (grid, success) = looks[arm], _aligned(folders, split, against, kind)
-            who = about(runs, arm)
-            if len(grid) and who["policy"] == FROZEN and who["notes"] in (NOTHING, TRUTH):  # nothing is ever learned
-                ends = success[:, -1]
-                ax.axhline(np.median(ends), label=f"{arm} ({len(success)}), unchanging", **look)
-                ax.axhspan(ends.min(), ends.max(), color=look["color"], alpha=0.08, lw=0)
-            elif len(grid):
+            if not len(grid):
+                continue
+            low, high = _band(study, arm, grid) if resampled else (success.min(axis=0), success.max(axis=0))
+            who, filled = about(runs, arm), {"color": look["color"], "alpha": 0.08, "lw": 0}
+            if who["policy"] == FROZEN and who["notes"] in (NOTHING, TRUTH):  # nothing is ever learned
+                ax.axhline(np.median(success[:, -1]), label=f"{arm} ({len(success)}), unchanging", **look)
+                ax.axhspan(low[-1], high[-1], **filled)
+            else:
                 ax.plot(grid, np.median(success, axis=0), label=f"{arm} ({len(success)})", ms=4, **look)
-                low, high = success.min(axis=0), success.max(axis=0)
-                ax.fill_between(grid, low, high, color=look["color"], alpha=0.08, lw=0)
+                ax.fill_between(grid, low, high, **filled)
         ax.set(title=title, xlabel=AGAINST[against], ylim=(-0.02, 1.02))
         ax.xaxis.set_major_formatter(EngFormatter(sep=""))  # 2k, 3M
         ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     axes[0].set_ylabel(KINDS[kind][1])
     if axes[-1].lines:
-        title = "median and range (runs)"
+        title = "median and 95% interval\n(runs)" if resampled else "median and range (runs)"
         if against in ("tokens", "seconds"):
             title += ",\nto the end of the shortest"
         if any(looks[arm]["ls"] == "--" for arm in runs):
             title += ",\ndashed: policy frozen"
         axes[-1].legend(title=title, fontsize="small", loc="upper left", bbox_to_anchor=(1.01, 1))
+
+
+def _band(study: Study, arm: str, grid: np.ndarray) -> tuple[list[float], list[float]]:
+    """The ends of the intervals of an arm's median success after so many tasks."""
+    found = [study.find(at(tasks), middle(arm), [arm]) for tasks in grid]
+    return [one.low for one in found], [one.high for one in found]
 
 
 def looks_of(runs: Runs) -> dict[str, dict]:
@@ -497,6 +507,7 @@ def looks_of(runs: Runs) -> dict[str, dict]:
     return looks
 
 
+BANDS = 1_000  # draws of an interval that is drawn and not judged
 # Rows of metrics that can be drawn: what they call their number, and what it is.
 KINDS = {
     "success": ("success", "success, greedy"),

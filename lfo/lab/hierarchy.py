@@ -170,6 +170,18 @@ def area_until(end: float) -> Measure:
     return measure
 
 
+def at(place: float) -> Measure:
+    """Success after so many sampled tasks: on the line through the evaluations before and after, or at the end."""
+
+    def measure(tasks: np.ndarray, success: np.ndarray) -> np.ndarray:
+        after = min(int(np.searchsorted(tasks, place)), len(tasks) - 1)
+        before = max(after - 1, 0)
+        along = min(max(place - tasks[before], 0) / max(tasks[after] - tasks[before], 1), 1)
+        return success[before] + along * (success[after] - success[before])
+
+    return measure
+
+
 def reach(threshold: float) -> Measure:
     """Sampled tasks to a threshold, see `lfo.lab.statistics.arrival`."""
     return lambda tasks, success: arrival(tasks, success, threshold)

@@ -15,7 +15,7 @@ from matplotlib.colors import to_rgb
 
 from lfo.config import RunConfig, as_dict, build
 from lfo.envs import make_environment
-from lfo.lab import factorial, figures
+from lfo.lab import factorial, figures, hierarchy
 from lfo.lab.factorial import FROZEN, NOTHING, PLACEBO, TRAINED, TRUTH, WORLD_MODEL, facts
 from lfo.lab.hierarchy import tasks_of
 from lfo.lab.reading import SPLIT_NAMES
@@ -429,6 +429,16 @@ def test_what_nobody_can_change_is_a_line_across(tmp_path):
     assert new.get_legend().get_title().get_text().endswith("dashed: policy frozen")
 
 
+def test_a_band_is_the_interval_of_what_is_resampled(tmp_path):
+    """Of success against tasks; one run of tasks of which half succeed at the end may as well have none or all."""
+    folder = write_run(tmp_path / "arm" / "seed0", {}, {"test": ["0000", "0101"]})
+    _, new = factorial.curve_figure({"arm": [folder]}).axes
+    heights = [vertex[1] for band in new.collections for path in band.get_paths() for vertex in path.vertices]
+    study = hierarchy.Study(hierarchy.read_curves({"arm": [folder]}, "test"), factorial.BANDS)
+    found = study.find(hierarchy.final, hierarchy.middle("arm"), ["arm"])
+    assert (min(heights), max(heights)) == (0, found.high) and 0.5 < found.high <= 1
+
+
 def test_grey_is_the_baseline_alone(runs):
     figures.style()
     looks = factorial.looks_of({f"{arm} {k}": folders for k in range(5) for arm, folders in runs.items()})
@@ -468,6 +478,7 @@ def test_a_colour_is_who_says_the_notes(tmp_path):
     settings = {arm: own | (memory if arm != "baseline" else {}) for arm, own in arms.items()}
     runs = {arm: [write_run(tmp_path / arm, settings[arm], {"test": ["0", "1"]})] for arm in arms}
     _, new = factorial.curve_figure(runs).axes
+    assert new.get_legend().get_title().get_text().startswith("median and 95% interval")
     assert {line.get_label() for line in new.get_lines()} == {f"{arm} (1)" for arm in arms}, "how many runs"
     lines = {line.get_label().split()[0]: line for line in new.get_lines()}
     assert lines["table"].get_color() == factorial.COLOURS["table"], "in every figure the same"

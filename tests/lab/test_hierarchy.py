@@ -19,6 +19,7 @@ from lfo.lab.hierarchy import (
     Study,
     area,
     area_until,
+    at,
     correlate,
     curves_of,
     final,
@@ -247,6 +248,15 @@ def test_areas_end_together_also_between_two_evaluations():
     both = np.stack([success, 1 - success], axis=1)
     assert area_until(50)(tasks, both) == pytest.approx([50 / 70 / 2, 1 - 50 / 70 / 2])
     assert area_until(50) is area_until(50), "by which a study knows what it has measured"
+
+
+def test_success_after_so_many_tasks_lies_on_the_line():
+    """Before the first evaluation and after the last it is that; for every resample at once."""
+    tasks, success = np.array([0.0, 40, 80]), np.array([[0.0, 1], [0.4, 1], [0.6, 0]])
+    found = {place: at(place)(tasks, success).tolist() for place in (-5, 0, 10, 40, 60, 80, 99)}
+    expected = {-5: [0, 1], 0: [0, 1], 10: [0.1, 1], 40: [0.4, 1], 60: [0.5, 0.5], 80: [0.6, 0], 99: [0.6, 0]}
+    assert all(found[place] == pytest.approx(value) for place, value in expected.items())
+    assert at(7)(tasks[:1], success[:1]).tolist() == [0, 1]
 
 
 # --- correlations ----------------------------------------------------------------------------
