@@ -47,15 +47,22 @@ TABLES = {
     "What becomes of the claims, which were written down before the worlds were opened, but where "
     "[claims.yaml](../configs/claims.yaml) says\notherwise: aims that were made claims, and two memories. "
     "Adjusted p-values (Holm) over the table; fewer than five worlds decide nothing:",
-    "04_confirm_verdicts": "### Claims in five more worlds\n\n"
-    "What was seen in worlds 1 to 5, claimed and asked again in worlds 6 to 10, of which nobody had seen anything\n"
-    "([confirm.yaml](../configs/confirm.yaml)); a table of their own:",
-    "04_confirm": "### Success in five more worlds\n\nWorlds 6 to 10, some of the arms:",
-    "04_confirm_levels": "### Success in five more worlds, by level\n\n"
+    "04_confirm_verdicts": "### Claims in worlds nobody had seen\n\n"
+    "What was seen in worlds 1 to 5, claimed and asked again in worlds of which nobody had seen anything\n"
+    "([confirm.yaml](../configs/confirm.yaml)): 6 to 10, and 21 to 25, which were added when the former had been judged.\n"
+    "Of all ten, a table of their own:",
+    "04_confirm_new_verdicts": "### The same in the five that were added, alone\n\nWorlds 21 to 25:",
+    "04_confirm": "### Success in worlds nobody had seen\n\nWorlds 6 to 10 and 21 to 25, some of the arms:",
+    "04_confirm_levels": "### Success in worlds nobody had seen, by level\n\n"
     "Success at the end, medians of the runs; known as new companies have 20, 30, 30, 10 and 10 tasks of levels\n"
     "1 to 5 in a world:",
-    "04_confirm_known": "### What is known in five more worlds\n\n"
+    "04_confirm_known": "### What is known in worlds nobody had seen\n\n"
     "Of calls on the ways of held-out tasks, the share whose reply is known after so many tasks:",
+    "04_plain": "### Calls learned as they were heard\n\n"
+    "Worlds 21 to 25, some of the arms above beside `plain_frozen`, whose world model learns no disguised calls\n"
+    "([plain.yaml](../configs/plain.yaml)):",
+    "04_plain_verdicts": "### Claims about calls learned as they were heard\n\nWritten before any run of that arm there:",
+    "04_plain_known": "### What is known of calls learned as they were heard\n\nThe share known after so many tasks:",
     "04_factorial": "### Success of every arm\n\n"
     "Success, greedy, all levels; sampled tasks, dropped ones included; median and 95% interval of a "
     "hierarchical bootstrap over worlds, runs, companies and tasks.\n"
@@ -139,6 +146,12 @@ TABLES = {
     "04_imitation_verdicts": "### A baseline that imitates its successes as well\n\n"
     "`baseline_imitate` has what was third in tuning on top of what the baseline has. Claims written when two tuning\n"
     "worlds had shown that it may be stronger, before it was run in these:",
+    "04_factor_imitate": "### Tasks to nine tenths of that baseline\n\n"
+    "As the table of tasks to nine tenths of the baseline, of what `baseline_imitate` ends with (described):",
+    "04_replayed_verdicts": "### One adapter that replays\n\n"
+    "`shared` never replays, as all else does; `shared_replay` does. Claims written before it was run:",
+    "04_schedule_verdicts": "### Who learns when\n\n"
+    "In `policy_leads` the world model learns in every fifth step, what five would have. Claims written before:",
     "04_six": "### Six kinds of circumstances\n\n"
     "Success where requests combine six kinds, policies frozen ([six.yaml](../configs/six.yaml)):",
     "04_six_verdicts": "### Claims about six kinds of circumstances\n\n"
