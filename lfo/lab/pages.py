@@ -49,7 +49,7 @@ TABLES = {
     "Adjusted p-values (Holm) over the table; fewer than five worlds decide nothing:",
     "04_confirm_verdicts": "### Claims in worlds nobody had seen\n\n"
     "What was seen in worlds 1 to 5, claimed and asked again in worlds of which nobody had seen anything\n"
-    "([confirm.yaml](../configs/confirm.yaml)): 6 to 10, and 21 to 25, which were added when the former had been judged.\n"
+    "([confirm.yaml](../configs/confirm.yaml)): 6 to 10, and 21 to 25, added when the former had been judged.\n"
     "Of all ten, a table of their own:",
     "04_confirm_new_verdicts": "### The same in the five that were added, alone\n\nWorlds 21 to 25:",
     "04_confirm": "### Success in worlds nobody had seen\n\nWorlds 6 to 10 and 21 to 25, some of the arms:",
@@ -61,7 +61,8 @@ TABLES = {
     "04_plain": "### Calls learned as they were heard\n\n"
     "Worlds 21 to 25, some of the arms above beside `plain_frozen`, whose world model learns no disguised calls\n"
     "([plain.yaml](../configs/plain.yaml)):",
-    "04_plain_verdicts": "### Claims about calls learned as they were heard\n\nWritten before any run of that arm there:",
+    "04_plain_verdicts": "### Claims about calls learned as they were heard\n\n"
+    "Written before any run of that arm there:",
     "04_plain_known": "### What is known of calls learned as they were heard\n\nThe share known after so many tasks:",
     "04_factorial": "### Success of every arm\n\n"
     "Success, greedy, all levels; sampled tasks, dropped ones included; median and 95% interval of a "
