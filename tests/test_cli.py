@@ -243,7 +243,6 @@ def test_the_learning_rate_of_the_help_text_is_a_number(config_path, tmp_path, c
     ("settings", "sentence"),
     [
         (["policy.learning_rat=1"], "unknown setting 'policy.learning_rat'; did you mean 'policy.learning_rate'?"),
-        (["model.alpha=8"], "there is no setting 'model.alpha' any more: alpha is always twice model.rank."),
         (["seed"], "--set takes NAME=VALUE, got 'seed'."),
         (["env.levels=[1"], "--set env.levels, line 1 is not YAML (expected ',' or ']', but got '<stream end>')."),
         (["world_model.coupling=magic"], "'memory', 'truth' or 'cloning', got 'magic'."),

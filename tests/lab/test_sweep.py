@@ -175,11 +175,11 @@ def test_the_science_is_in_worlds_that_nothing_else_uses(monkeypatch):
     assert len({dataclasses.replace(config, name="") for config in science.values()}) == len(science)
 
 
-def test_an_arm_may_have_no_world_model_and_old_names_are_read(base_config, tmp_path):
+def test_an_arm_may_have_no_world_model(base_config, tmp_path):
     """What is fixed about the world model makes one; an arm may take it away again."""
     (tmp_path / "arms.yaml").write_text(
-        f"config: {base_config[1]}\nfixed: {{world_model.probes: 0, world_model.disguise: 0.5}}\n"
-        "arms: {alone: {world_model: null}, both: {world_seed: 3}}\n"
+        f"config: {base_config[1]}\nfixed: {{world_model.scouts: 0, world_model.anonymise: 0.5}}\n"
+        "arms: {alone: {world_model: null}, both: {env.world_seed: 3}}\n"
     )
     alone, both = read_grid(tmp_path / "arms.yaml", "out").values()
     assert alone.world_model is None and both.world_model.anonymise == 0.5 and both.env.world_seed == 3
