@@ -158,9 +158,9 @@ IN_THE_CORE = [
 ]
 # 360 of them for later attempts that read feedback on earlier ones, 140 for PPO, 20 for episodes that are played
 # elsewhere, folders of epochs and trackers, 7 for a cache that fits the machine and for other sandboxes, 21 for
-# world models that vote, 11 for folders whose metrics would be lost and what changed while a run
-# waited, 33 for a world model that reads, 50 for settings that would do nothing, folders that two
-# processes would write, what lies there damaged, metrics that have no checkpoint, and YAML that says a thing twice
+# world models that vote, 11 for folders whose metrics would be lost and what changed while a run waited, 33 for a world
+# model that reads, 50 for settings that would do nothing, folders that two processes would write, what lies there
+# damaged, metrics that have no checkpoint, and YAML that says a thing twice
 MOST_LINES = 3_910
 
 
