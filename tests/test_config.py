@@ -25,6 +25,7 @@ from lfo.config import (
     as_dict,
     build,
     derive_seed,
+    flat,
     load_config,
 )
 
@@ -411,6 +412,19 @@ def test_every_committed_run_can_be_read():
     for path in COMMITTED:
         config = build(RunConfig, json.loads(path.read_text()))
         assert load_config(path) == config == build(RunConfig, as_dict(config))
+
+
+def test_runs_of_the_first_round_are_what_they_said_they_were():
+    """Their settings were given today's names; provenance.json has those that they began with."""
+    first = [path for path in COMMITTED if "first_round" in path.parts]
+    assert len(first) == 213
+    for path in first:
+        began = flat(json.loads(path.with_name("provenance.json").read_text())["config"])
+        now = flat(json.loads(path.read_text()))
+        echoes = began.get("world_model.template") == "trajectory"
+        same = {name for name in began.keys() & now if name != "world_model.coupling" or not echoes}
+        assert len(same) > 20 and all(began[name] == now[name] for name in same), path
+        assert (began["world_seed"], began["levels"]) == (now["env.world_seed"], now["env.levels"])
 
 
 # --- seeds ---------------------------------------------------------------------------------
