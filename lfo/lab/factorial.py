@@ -353,6 +353,11 @@ def overview(table: pd.DataFrame, part: str) -> pd.DataFrame:
     return runs.join(cells).reindex(order.intersection(runs.index, sort=False)).reset_index()
 
 
+def by_level(runs: Runs, splits: Mapping[str, str] = SPLIT_NAMES) -> pd.DataFrame:
+    """The `overview` of `level_table`: success at each level, a row per arm and companies."""
+    return overview(level_table(runs, splits), "level")
+
+
 # --- figures ---------------------------------------------------------------------------------
 
 

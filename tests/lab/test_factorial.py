@@ -262,10 +262,11 @@ def test_success_by_level(tmp_path):
     config = build(RunConfig, {})
     levels = {split: [task.level for task in tasks_of(config.env, split)] for split in ("validation", "test")}
     outcomes = {split: ["".join(str(int(level == 3)) for level in found)] for split, found in levels.items()}
-    table = factorial.level_table({"three": [write_run(tmp_path / "three" / "seed0", {}, outcomes)]})
+    runs = {"three": [write_run(tmp_path / "three" / "seed0", {}, outcomes)]}
+    table = factorial.level_table(runs)
     assert table.groupby("level")["success"].max().to_dict() == {1: 0, 2: 0, 3: 1, 4: 0, 5: 0}
     assert len(table) == 10 and table[["low", "high"]].to_numpy().tolist() == [[s, s] for s in table["success"]]
-    said = factorial.overview(table, "level")
+    said = factorial.by_level(runs)
     assert list(said.columns) == ["companies", "arm", "runs", *(f"level {n}" for n in range(1, 6))]
     assert said[["companies", "arm"]].to_numpy().tolist() == [[name, "three"] for name in SPLIT_NAMES.values()]
     assert said["level 3"].tolist() == ["100% [100, 100]"] * 2 and said["level 2"].tolist() == ["0% [0, 0]"] * 2
