@@ -200,10 +200,17 @@ TABLES = {
     "05_rank": "### Rank\n\nAs above: the rank of both adapters, where `reference` has 64:",
     "05_predict": "### What to predict\n\nAs above: the phone's replies alone in `reference`, those of more tools:",
     "05_rates": "### Rates and replay\n\nAs above: rates (`reference`: w 3e-3, p 1e-3), replay updates a step (20):",
+    "05_further": "### Further variants\n\n"
+    "As above: `surprise` rewards replies that were not expected, `internalise` learns to act without notes as well;\n"
+    "the two `shared` have lambda 0.1, without replay:",
+    "05_told": "### Without notes\n\n`reference` and `internalise` as they are, told nothing, and told the truth:",
     "05_world_model": "### What would make the world model know more\n\n"
     "320 tasks, the policy frozen, in tuning worlds, at known companies: what is known at the end, and how much more\n"
     "that is than what `reference` knows in the same worlds:",
     "05_replayed": "### Replay in proportion\n\nThe first two of these arms, by kind of reply, of all runs together:",
+    "05_tuned_couplings": "### How couplings were tuned\n\n"
+    "160 tasks in world 100, which no figure shows, at known companies; `reference` is `imagine` as it is:",
+    "05_tuned_cloning": "### How cloning was tuned\n\n320 tasks in worlds 100 and 101, at known companies:",
     "05_costs": "### What the controls cost\n\nMultiples are medians of the ratios to `reference` with the same seed:",
     "05_verdicts": "### Claims about lambda and other choices\n\n"
     "World 0, where everything was developed: what is decided is decided for it alone, and for 80 tasks:",
