@@ -68,7 +68,7 @@ class EnvConfig:
     name: str = "phone"  # a module of lfo/envs
     world_seed: Count = 0
     levels: Annotated[tuple[Level, ...], Field(min_length=1), Once] = (1, 2, 3, 4, 5)  # of all tasks
-    circumstances: Annotated[int, Field(strict=True, ge=0, le=6)] = 4  # kinds of them in requests; 0: a table suffices
+    circumstances: Annotated[int, Field(strict=True, ge=0, le=6)] = 4  # kinds of them in requests
     replies: Literal["list", "reasons"] = "reasons"  # reasons: who refuses says what each circumstance demands
     max_turns: Positive | None = None  # agent actions; None: what the environment decides (phone 16, shell 5)
     values: Literal["literal", "reference"] = "literal"  # reference: personal data is handed over as @email

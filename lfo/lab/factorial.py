@@ -381,8 +381,8 @@ def factorial_figure(table: pd.DataFrame) -> plt.Figure:
 
 def _kinds(names: Sequence[str]) -> dict[str, list[str]]:
     """Of those who are named for how they work, what they are."""
-    similar, classifiers = ("nearest", "vote"), ("linear", "boosted", "additive", "grammar")
-    of = {"what similar calls were answered": similar, "classifiers": classifiers}
+    similar, classifiers = ("nearest", "vote"), ("linear", "boosted", "additive")
+    of = {"what similar calls were answered": similar, "classifiers": classifiers, "a parser": ("grammar",)}
     return {what: found for what, kinds in of.items() if (found := [name for name in names if name in kinds])}
 
 

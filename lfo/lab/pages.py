@@ -20,24 +20,28 @@ class PageError(ValueError):
 # What README shows: who says the notes, as summary.csv names it, and what that is.
 ROWS = {
     "nothing": "DAPO, where the policy is trained",
-    "table": "look-up by company or trade, and circumstances; silent once somebody served",
-    "backoff": "... never silent",
+    "backoff": "look-up by company or trade, and circumstances (`table`: silent once somebody served)",
+    "boosted": "trees on words, told what a field is",
     "additive": "a classifier, told what fields and circumstances are",
-    "grammar": "... and how all is said",
+    "grammar": "a parser of all that is said here: a ceiling",
     "world model": "`imagine`: what it predicts",
     "truth": "what would really be answered",
 }
 # And the figures that it shows, where they were drawn.
 FIGURES = {
     "04_factorial": "who says the notes, policy frozen and trained",
-    "04_dials": "circumstances and reasons, policy frozen",
+    "04_dials": "circumstances and reasons, policy frozen; worlds 1 to 3, one run each",
     "04_curves": "success against sampled tasks",
 }
 CLAIMED = (
     "Most claims ([rule](docs/metrics.md#verdicts)), what was found, or how many hold (`_frozen`: policy frozen;\n"
     "area: mean success over 320 tasks):\n"
 )
-ELSEWHERE = ("imagine_memory", "imagine_silent")  # whose claims, which begin with them, docs/results.md alone has
+ELSEWHERE = (
+    "imagine_memory",
+    "imagine_silent",
+    "imagine is better than cloning",
+)  # whose claims, which begin with them, docs/results.md alone has
 KNOWN, NEW = "validation", "test"
 PLACES = {KNOWN: "known", NEW: "new"}  # companies
 

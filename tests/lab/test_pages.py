@@ -44,10 +44,10 @@ def row(
 
 SUMMARY = HEAD + "".join(
     [
-        row("table_frozen", "frozen", "table", "validation", 0.5, runs=6),
-        row("table_frozen", "frozen", "table", "test", 0.4),
-        row("table_frozen", "frozen", "table", "test", 0.9, world=1),  # one world is no row
-        row("table_frozen", "frozen", "table", "test", 0.9, metric="area"),
+        row("backoff_frozen", "frozen", "backoff", "validation", 0.5, runs=6),
+        row("backoff_frozen", "frozen", "backoff", "test", 0.4),
+        row("backoff_frozen", "frozen", "backoff", "test", 0.9, world=1),  # one world is no row
+        row("backoff_frozen", "frozen", "backoff", "test", 0.9, metric="area"),
         row("imagine", "trained", "world model", "test", 0.8),
         row("imagine_silent", "trained", "world model", "test", 0.2),  # the same cell: the first arm counts
         row("vote_frozen", "frozen", "vote", "test", 0.3, runs=99),  # which README does not show
@@ -92,7 +92,7 @@ def test_rows_are_medians_with_intervals_in_percent(root):
     budgets = [config.load_config(ROOT / "configs" / f"{name}.yaml").task_budget for name in ("laptop", "baseline")]
     assert budgets == [320, 800], "as the caption says"
     assert [line for line in lines if line.startswith("| ")][1:] == [  # no row of arms that were not run
-        f"| table | {pages.ROWS['table']} | 50% [40, 100] | 40% [30, 100] |  |  |",
+        f"| backoff | {pages.ROWS['backoff']} | 50% [40, 100] | 40% [30, 100] |  |  |",
         f"| world model | {pages.ROWS['world model']} |  |  |  | 80% [70, 100] |",
     ]
 
