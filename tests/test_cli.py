@@ -354,7 +354,7 @@ def test_a_report_needs_labels_and_runs(tmp_path, capsys):
 
 def test_what_cannot_be_played_is_named(capsys):
     assert complaint(capsys, "play", "--task", "train-999").startswith("there is no task 'train-999'; try train-000")
-    known = "oracle, typical-prior, retry-from-csr, random, ask-everything, no-op."
+    known = "oracle, typical-prior, retry-from-csr, constant-form, random, ask-everything, no-op."
     assert complaint(capsys, "play", "--policy", "oracel") == f"there is no policy 'oracel'; policies: {known}"
 
 

@@ -1,4 +1,4 @@
-"""The recipe of the embedded base model: a tiny Qwen3 that knows the environment's language and none of its rules.
+"""The recipe of the embedded base model: a tiny Qwen3 that knows the environment's language.
 
     python data/base/recipe.py --compile  # about 1.1 s a step on one core; resumes where it was stopped
     python data/base/recipe.py --compile --noted 0 --out data/base_without_notes  # the second base
@@ -12,7 +12,9 @@
    notes so far, if one had done what they ask for; and world-model examples from the same calls. At first a world lasts
    60 steps and its industries have rules of their trade, as those of the experiments have others, so that taking up
    rules is practised; near the end every step has its own world in which every department of every company has its own
-   random rules, and every circumstance its own random effect there, so that none is left.
+   random rules, and every circumstance its own random effect there, so that few are left. What the departments that
+   every trade has usually demand (`lfo.envs.phone.vocabulary.TYPICAL_COMMON`) is the same in all worlds of a trade,
+   those of the experiments included, so that it may be.
 3. A second, shorter round with more copying at a quarter of the learning rate.
 
 Without notes there is less to learn, and the curriculum is shorter.
@@ -286,8 +288,9 @@ COUNTED = ", copies and calls counted without notes"
 CARD = """# The embedded base model{title}
 
 A causal language model of {parameters:,} parameters in the Qwen3 architecture (4 layers, width 192, {vocabulary}
-tokens) that knows the *language* of the phone-call environment and none of its rules: how tools are called, how
-numbers and values are copied, how CSRs and users talk{known}.
+tokens) that knows the *language* of the phone-call environment, and of its rules none but what departments that every
+trade has usually demand, which is the same in all worlds: how tools are called, how numbers and values are copied, how
+CSRs and users talk{known}.
 It is a stand-in for a pretrained model, so that everything in this repository runs on a laptop CPU. It is of no use for
 anything else.
 

@@ -7,7 +7,8 @@ In throw-away worlds tasks are heard; then the calls of others are asked about, 
 most like it (`lfo.couplings.memory.Nearest`, as in a run with `world_model.reads`; other than there, where scouts are
 never served, calls after somebody has served are heard, too). What can be learned is to take from these what belongs
 to this call: whose rule is whose, and what which circumstance demands. None of the worlds lasts, and some have rules
-of no trade, so that none stays in the weights; the others are drawn as those of the experiments are. The replies that
+of no trade, so that few stay in the weights; the others are drawn as those of the experiments are, and share with them
+what the departments that every trade has usually demand (`TYPICAL_COMMON`), which does stay. The replies that
 are read are learned as well, each from those before it: nine replies where there would be one. Copying what was said
 of a circumstance is learned first, where there are few companies, no two of a trade, and few calls to read
 (`FEW_UNTIL`). Most words of a reply are there by chance, and hide what is to be learned: up to `ALL_FROM` only names
@@ -190,7 +191,8 @@ Load it with plain `transformers`: `AutoModelForCausalLM.from_pretrained("data/b
 up to {most} calls like it, of other tasks; all replies are trained on. Up to step {few_until} there are few
 companies, no two of a trade, and up to four calls are read; then a quarter of the worlds has no trades, and the
 others are drawn as those of the experiments are, from the same names and with the same share of exceptions: it knows
-what rules are like, and none of theirs. In three of ten worlds CSRs only list what they want. Up to step {all_from}
+what rules are like, and of theirs what departments that every trade has usually demand, which is the same
+everywhere. In three of ten worlds CSRs only list what they want. Up to step {all_from}
 names of fields, departments and statuses count there, and {some:.0%} of the other words; from there on, all. The
 other tokens: what the embedded base would have read next. All phrasings of users, no held-out phrasing of CSRs.
 `data/base_reading/recipe.py` is the recipe ({steps} steps of {tokens} tokens); these weights were made by it, from

@@ -12,7 +12,7 @@ import seaborn as sns
 from matplotlib.ticker import PercentFormatter
 
 from lfo.lab.factorial import MEASURES
-from lfo.lab.hierarchy import Finding, Study, lead, middle, read_curves
+from lfo.lab.hierarchy import Finding, Study, area_until, lead, middle, read_curves
 from lfo.lab.reading import SPLIT_NAMES, Runs, by_run, frame, seeds_of
 from lfo.lab.tables import known
 from lfo.runs import RunFolder
@@ -68,7 +68,8 @@ def knowing_table(runs: Runs, split: str = "validation", reference: str = "refer
 
 
 def _lead(study: Study, arm: str, reference: str) -> dict[str, float]:
-    found: Finding = study.find(MEASURES["area"], lead(arm, reference), [arm, reference])
+    together = area_until(min(curve.tasks[-1] for curve in study.curves if curve.arm in (arm, reference)))
+    found: Finding = study.find(together, lead(arm, reference), [arm, reference])
     return {f"minus {reference}": found.value, "low": found.low, "high": found.high}
 
 

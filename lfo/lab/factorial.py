@@ -247,9 +247,14 @@ def _numbers(found: Finding, name: str) -> dict:
     return {name: found.value, "low": found.low, "high": found.high, "runs": found.runs}
 
 
-def factorial_table(table: pd.DataFrame) -> pd.DataFrame:
-    """The `summary`, a row per arm: success, area and tasks to 70% of the truth, at known and at new companies."""
-    names = {"success": "success", "area": "area", OF_TRUTH: "tasks to 70% of the truth"}
+def factorial_table(table: pd.DataFrame, ends: bool = False) -> pd.DataFrame:
+    """The `summary`, a row per arm: success, area and tasks to 70% of the truth, at known and at new companies.
+
+    ends: success alone, which is all that evaluations at both ends say.
+    """
+    names = {"success": "success"}
+    if not ends:
+        names |= {"area": "area", OF_TRUTH: "tasks to 70% of the truth"}
     rows = []
     for (arm, notes, policy), one in table.query("world == @ALL").groupby(["arm", "notes", "policy"], sort=False):
         row = {"arm": arm, "notes by": notes, "policy": policy, "runs": one["runs"].max()}

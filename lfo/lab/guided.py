@@ -24,7 +24,7 @@ QUESTIONS = {
     2: "does the policy without feedback learn, or does it only follow?",
     3: "quality of feedback: are rules better than a model, and as good as both?",
     4: "new companies: does it hold there?",
-    5: "levels 1 to 5: does it help most where tasks are hard?",
+    5: "levels 1 to 5: does it help where tasks are hard?",
 }
 OPEN = "not yet run"
 FIRST, LATER = "first_try_success", "later_success"

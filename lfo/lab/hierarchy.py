@@ -203,8 +203,8 @@ class Finding:
     """A statistic of some arms: its value, its 95% interval, the runs of the smallest arm, and what else verdicts ask.
 
     drawn: the statistic of every draw, nan where it has no value. parts: the statistic of each world by itself, or
-    where there is one world, of each seed that all of the arms have. most: the most that each draw may be, where what
-    was drawn is but the least.
+    where there is one world, of each seed that all of the arms have. most, parts_most: the most that each draw and each
+    part may be, where these are but the least.
     """
 
     value: float
@@ -214,6 +214,7 @@ class Finding:
     drawn: np.ndarray = dataclasses.field(repr=False, compare=False)
     parts: Sequence[float] = dataclasses.field(default=(), repr=False, compare=False)
     most: np.ndarray | None = dataclasses.field(default=None, repr=False, compare=False)
+    parts_most: Sequence[float] | None = dataclasses.field(default=None, repr=False, compare=False)
 
 
 class Study:
@@ -360,35 +361,38 @@ def lead(arm: str, other: str) -> Statistic:
     return lambda found: _median(found[arm]) - _median(found[other])
 
 
-def times(arm: str, other: str, given: float, mine_given: float = math.inf) -> Statistic:
+def times(arm: str, other: str, given: float, mine_given: float = math.inf, neither: float = math.nan) -> Statistic:
     """How many times the median of an arm the median of another is.
 
-    Where only the other never arrives it counts as the tasks that it was `given`: a lower bound. Where only the arm
-    never arrives it counts as `mine_given`, an upper bound; 0 without one. nan where neither does, or the arm was there
-    from the start.
+    A run of the other that never arrives counts as the tasks that it was `given`, for a lower bound; one of the arm as
+    `mine_given`, for an upper bound, where the other's counts as infinity. neither: where the medians of both never
+    arrive. nan where the arm was there from the start.
     """
 
     def ratio(found: Values) -> np.ndarray:
-        mine, theirs = _median(found[arm]), _median(found[other])
-        unknown = (np.isinf(mine) & np.isinf(theirs)) | (mine == 0)
-        theirs, mine = np.where(np.isinf(theirs), given, theirs), np.where(np.isinf(mine), mine_given, mine)
+        never = np.isinf(_median(found[arm])) & np.isinf(_median(found[other]))
+        mine, theirs = (
+            _median(np.where(np.isinf(found[name]), budget, found[name]))
+            for name, budget in ((arm, mine_given), (other, given))
+        )
         with np.errstate(divide="ignore", invalid="ignore"):  # of what was given nothing
-            return np.where(unknown, math.nan, theirs / np.where(unknown, 1.0, mine))
+            return np.where(never, neither, np.where(mine == 0, math.nan, theirs / mine))
 
     return ratio
 
 
 def times_fewer(study: Study, measure: Measure, arm: str, other: str) -> Finding:
-    """`times`, with the least that a run of the other was given in the worlds that both have; its parts count one that
-    never arrives as what it was given."""
+    """`times`, with the least that a run of the other was given in the worlds that both have, and between which bounds
+    it and its parts lie."""
     arms, given = (arm, other), {arm: math.nan, other: math.nan}
     for curve in study.common(arms).curves:
         if curve.arm in arms:
             given[curve.arm] = np.fmin(given[curve.arm], curve.tasks[-1])
     found = study.find(measure, times(arm, other, given[other]), arms)
     most = study.find(measure, times(arm, other, math.inf, given[arm]), arms).drawn
-    parts = study.parts(measure, times(arm, other, given[other], given[arm]), arms)
-    return dataclasses.replace(found, most=most, parts=parts)
+    parts = study.parts(measure, times(arm, other, given[other], neither=0.0), arms)
+    parts_most = study.parts(measure, times(arm, other, math.inf, given[arm], neither=math.inf), arms)
+    return dataclasses.replace(found, most=most, parts=parts, parts_most=parts_most)
 
 
 def _median(values: np.ndarray | Sequence[float]) -> np.ndarray:
@@ -408,19 +412,25 @@ def sides(finding: Finding, bar: float) -> tuple[float, float]:
     The bootstrap's is (1 + draws on the wrong side) / (1 + all draws) (Davison and Hinkley 1997, eq. 4.11); draws
     without a value count against, and so do bounds that leave it open. By itself it does not stand a correction for
     many claims: five worlds of no effect lie on one side of the bar in one case of 16, and most of their draws do.
-    The parts' is Student's (1908) of their mean; fewer than `ENOUGH` of them say nothing, all alike leave no doubt.
+    The parts' is Student's (1908) of their mean; fewer than `ENOUGH` of them say nothing, nor do some without a bound,
+    all alike leave no doubt.
     """
     most = finding.drawn if finding.most is None else finding.most
     wrong = (np.count_nonzero(~(finding.drawn > bar)), np.count_nonzero(~(most < bar)))
     drawn = [(1 + count) / (1 + len(finding.drawn)) for count in wrong]
-    parts = np.array([part for part in finding.parts if math.isfinite(part)])
-    if len(parts) < ENOUGH:
-        return 1.0, 1.0
-    if len(set(parts)) == 1:
-        agree = [float(not parts[0] > bar), float(not parts[0] < bar)]
-    else:
-        agree = [float(stats.ttest_1samp(parts, bar, alternative=way).pvalue) for way in ("greater", "less")]
+    highest = finding.parts if finding.parts_most is None else finding.parts_most
+    agree = _agreement(finding.parts, bar), _agreement([-part for part in highest], -bar)
     return max(drawn[0], agree[0]), max(drawn[1], agree[1])
+
+
+def _agreement(parts: Sequence[float], bar: float) -> float:
+    """The parts' one-sided p-value of lying above the bar."""
+    found = [part for part in parts if not math.isnan(part)]
+    if len(found) < ENOUGH or not np.isfinite(found).all():
+        return 1.0
+    if len(set(found)) == 1:
+        return float(not found[0] > bar)
+    return float(stats.ttest_1samp(found, bar, alternative="greater").pvalue)
 
 
 def p_above(finding: Finding, bar: float) -> float:

@@ -78,6 +78,9 @@ TABLES = {
     "04_rules": "### By how unusual a company's rules are\n\n"
     "The same by a company's rules: usual in its trade (`typical`), with a field of their own (`extra`), or drawn\n"
     "anew (`different`), of which nothing can be known before the company was called:",
+    "04_form": "### One form for all, and users who lack a field\n\n"
+    "Success at the end, beside a caller without a model that asks for the same three fields everywhere; a user who\n"
+    "lacks a field that is needed may be asked once more, by when a CSR may have named all of them:",
     "04_factor": "### Tasks to nine tenths of the baseline\n\n"
     "Sampled tasks to nine tenths of what the baseline ends with after its 800, and how many times fewer\n"
     "than the baseline's own that is (described, not judged; no interval where many draws never arrive):",

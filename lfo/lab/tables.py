@@ -42,7 +42,7 @@ def threshold_table(runs: Runs) -> pd.DataFrame:
 def median_arrival(success: pd.DataFrame, threshold: float) -> str:
     """Median tasks to `threshold` as text. `success`: rows of one arm, one split and one level."""
     middle = kaplan_meier_median(arrivals(success, threshold))
-    return f"{middle:.0f}" if np.isfinite(middle) else f"> {success['tasks'].max()}"
+    return f"{middle:.0f}" if np.isfinite(middle) else f"> {success.groupby(EACH)['tasks'].max().min()}"
 
 
 # --- how far, and at what cost ---------------------------------------------------------------
@@ -193,7 +193,7 @@ def prediction_table(runs: Runs) -> pd.DataFrame:
 
 
 def sweep_table(folders: Sequence[str | Path]) -> pd.DataFrame:
-    """One row per run: best and last success, mean over all evaluations (area under the curve), tasks to 70%.
+    """One row per run: best and last success, mean over all evaluations, tasks to 70%.
 
     On the validation tasks, or where they were not evaluated, on the first split that was.
     """

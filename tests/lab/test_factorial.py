@@ -244,6 +244,8 @@ def test_the_factorial_in_words(summary):
     assert table.loc["truth_frozen", "success, new"] == "100% [100, 100]"
     assert table.loc["truth_frozen", "tasks to 70% of the truth, new"] == "0 [0, 0]"
     assert table.loc["imagine", "tasks to 70% of the truth, known"].startswith("60 [")
+    ends = factorial.factorial_table(summary, ends=True).set_index("arm")
+    assert ends.equals(table[[name for name in table if not name.startswith(("area", "tasks"))]])
     alone = factorial.factorial_table(summary.query("metric == 'success'"))
     assert alone["tasks to 70% of the truth, new"].eq("").all()
 

@@ -217,6 +217,7 @@ def test_how_many_times_fewer_tasks():
     assert ratio({"ours": [math.inf], "theirs": [400]}) == 0
     assert math.isnan(ratio({"ours": [math.inf], "theirs": [math.inf]}))
     assert math.isnan(ratio({"ours": [0], "theirs": [40]}))
+    assert ratio({"ours": [100], "theirs": [100, math.inf]}) == 4.5, "the least: (100 + 800) / 2 of 100"
     many = {"ours": np.array([[40.0, math.nan], [80, 120], [math.inf, 40]]), "theirs": np.full((3, 1), 400.0)}
     assert ratio(many).tolist() == [10, 4, 0]  # nan is no run
 
@@ -339,7 +340,7 @@ def test_a_lower_bound_below_the_bar_decides_nothing():
     assert found.value == 2 and found.parts == [2] * 5
     assert hierarchy.p_above(found, 3) == 1 and hierarchy.p_above(found, 1.5) < 0.01
     other = hierarchy.times_fewer(Study(curves), reach(0.7), "theirs", "ours")
-    assert other.value == 0 and other.parts == [0.5] * 5 and hierarchy.p_above(other, 1) < 0.01
+    assert other.value == 0 and other.parts_most == [0.5] * 5 and hierarchy.p_above(other, 1) < 0.01
 
 
 def test_an_upper_bound_above_the_bar_decides_nothing():
@@ -347,7 +348,7 @@ def test_an_upper_bound_above_the_bar_decides_nothing():
     curves = [curve("ours", "00", "00", companies="ab", world=w) for w in range(5)]
     curves += [curve("theirs", "00", "00", "11", "11", companies="ab", world=w) for w in range(5)]
     found = hierarchy.times_fewer(Study(curves), reach(0.7), "ours", "theirs")
-    assert found.value == 0 and found.parts == [2] * 5
+    assert found.value == 0 and found.parts == [0] * 5 and found.parts_most == [2] * 5
     assert hierarchy.p_above(found, 1.3) == 1 and hierarchy.p_above(found, 3) < 0.01
 
 
@@ -356,7 +357,30 @@ def test_where_neither_arrives_nothing_is_known():
         curve(arm, *["00"] * n, companies="ab", world=w) for w in range(5) for arm, n in (("ours", 2), ("theirs", 3))
     ]
     found = hierarchy.times_fewer(Study(curves), reach(0.7), "ours", "theirs")
-    assert np.isnan(found.parts).all() and hierarchy.p_above(found, 1) == 1
+    assert found.parts == [0] * 5 and np.isinf(found.parts_most).all() and hierarchy.p_above(found, 1) == 1
+
+
+def test_a_world_in_which_one_never_arrives_counts_against_what_is_claimed():
+    """Ten worlds; in one ours never arrives, or theirs does not, or neither: nine times as many as the bar wants, and
+    a world that leaves it open."""
+    quick, slow, never = ["00", "11", "11"], ["00", "00", "00", "00", "11", "11"], ["00"] * 9
+    for ours, theirs in ((never, slow), (never, never)):
+        worlds = [(quick, slow)] * 9 + [(ours, theirs)]
+        curves = [
+            curve(arm, *successes, companies="ab", world=w)
+            for w, pair in enumerate(worlds)
+            for arm, successes in zip(("ours", "theirs"), pair, strict=True)
+        ]
+        found = hierarchy.times_fewer(Study(curves), reach(0.7), "ours", "theirs")
+        assert found.value == 4 and found.parts == [4] * 9 + [0]
+        assert found.parts_most[:9] == [4] * 9
+        above, below = hierarchy.sides(found, 3.2)
+        assert above > 0.1 and below > 0.9, "supported, did the last world count as what was given, or not at all"
+    curves = [curve("ours", *slow, companies="ab", world=w) for w in range(10)]
+    curves += [curve("theirs", *(never if w == 9 else quick), companies="ab", world=w) for w in range(10)]
+    found = hierarchy.times_fewer(Study(curves), reach(0.7), "ours", "theirs")
+    assert found.value == 0.25 and found.parts_most == [0.25] * 9 + [math.inf]
+    assert hierarchy.sides(found, 1)[1] == 1, "theirs may need any number of times more"
 
 
 def test_the_parts_of_one_world_are_its_seeds():

@@ -1,6 +1,6 @@
 """base: how the frozen model is loaded, and the bars that the embedded one must pass.
 
-It knows the language of the environment and none of its rules: it copies, its calls can be read, its
+It knows the language of the environment, and its forms none of its rules: it copies, its calls can be read, its
 form choices say nothing about the department, its success is the exploratory policy's - and it follows
 notes. All bars are measured on the same rollouts, those of the model card: 64 training tasks of all
 levels, 16 times each, sampled at temperature 1 from the untrained base, without and with true notes.

@@ -171,6 +171,10 @@ class PhoneEpisode:
         """The fields that the task needs, alternatives for what the user could not give included. Hidden."""
         return self._demands.needed(self.unavailable)
 
+    def lacking(self) -> tuple[str, ...]:
+        """Those of `needed` that the user cannot give, so that the form may be filled in twice. Hidden."""
+        return tuple(field for field in self.needed() if not self._user.can_give(field))
+
     # --- reward -------------------------------------------------------------------------------
 
     def outcome(self) -> Outcome:
