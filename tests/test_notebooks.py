@@ -6,14 +6,17 @@ nbval runs the sources (see the Makefile).
 from __future__ import annotations
 
 import ast
+import csv
 import json
 import re
 import subprocess
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from lfo.lab.report import provenance_of
+from lfo.lab.sweep import read_grid
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -98,11 +101,37 @@ def test_executed_outputs_are_committed_small_and_clean(path):
     assert not any(o["output_type"] == "error" for c in code for o in c["outputs"])
 
 
-def test_figures_and_tables_are_of_the_runs_beside_them():
-    """What is committed fits together: a run that was trained again makes every table with it stale."""
+@pytest.fixture
+def as_committed():
+    """results/ is as it was committed; who trained something since is not asked whether all of it fits together."""
     here = subprocess.run(["git", "status", "--porcelain", "results"], cwd=ROOT, capture_output=True, check=False)
     if here.returncode or here.stdout:
         pytest.skip("results/ is not as it was committed")
+
+
+@pytest.mark.usefixtures("as_committed")
+@pytest.mark.parametrize(
+    ("table", "grid", "place"),
+    [
+        ("04_factorial", "science", "runs"),
+        ("04_second_base", "second_base", "second_base"),
+        ("04_six", "six", "six"),
+        ("04_reads", "reads", "reads"),
+        ("04_confirm", "confirm", "confirm"),
+        ("06_richer", "richer", "richer"),
+        ("08_overview", "feedback_grid", "runs"),
+    ],
+)
+def test_tables_have_the_arms_and_runs_of_their_grid(table, grid, place):
+    """A run that was taken out of a grid, or added, makes its tables stale as well."""
+    planned = Counter(folder.parent.name for folder in read_grid(ROOT / "configs" / f"{grid}.yaml", place))
+    with (ROOT / "results" / f"{table}.csv").open(encoding="utf-8", newline="") as file:
+        assert {row["arm"]: int(row["runs"]) for row in csv.DictReader(file)} == planned
+
+
+@pytest.mark.usefixtures("as_committed")
+def test_figures_and_tables_are_of_the_runs_beside_them():
+    """What is committed fits together: a run that was trained again makes every table with it stale."""
     names = ("runs", "ablation", "dials", "reasons", "six", "second_base", "confirm", "reads", "levels", "shell", "twc")
     places = [ROOT / "results" / name for name in names]
     folders = [(path.parent, place) for place in places for path in place.rglob("config.json")]
