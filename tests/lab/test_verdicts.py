@@ -315,6 +315,7 @@ def test_the_claims_are_about_arms_that_exist(monkeypatch):
         ("six_words", "six"),
         ("replayed", "science"),
         ("schedule", "science"),
+        ("groups", "science"),
         *((f"feedback_{about}", "feedback_grid") for about in ("aims", "imitation", "long", "rank")),
         ("feedback_sources", "tuning_sources"),
         ("feedback_levels", "feedback_levels"),
