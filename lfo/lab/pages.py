@@ -159,8 +159,8 @@ TABLES = {
     "04_replayed_verdicts": "### One adapter that replays\n\n"
     "`shared` never replays, as all else does; `shared_replay` does. Claims written before it was run:",
     "04_groups_verdicts": "### Claims about larger groups beside notes\n\n"
-    "`imagine_32` trains its policy in groups of 32, two tasks a step and two passes, as tuning found best for the\n"
-    "baseline. Written before its runs:",
+    "`backoff_32` trains its policy in groups of 32, two tasks a step and two passes, as tuning found best for the\n"
+    "baseline; `backoff_32_frozen` hears as much. Written before their runs:",
     "04_schedule_verdicts": "### Who learns when\n\n"
     "In `policy_leads` the world model learns in every fifth step, what five would have. Claims written before:",
     "04_six": "### Six kinds of circumstances\n\n"
