@@ -38,7 +38,7 @@ GRIDS  = configs/science.yaml=results/runs configs/feedback_grid.yaml=results/ru
          $(if $(shell command -v bwrap 2>/dev/null),configs/shell_grid.yaml=results/shell configs/shell_ppo_grid.yaml=results/shell) \
          $(addsuffix =results/ablation,$(sort $(wildcard configs/ablation_*.yaml)))
 # What settings were chosen by, before the notebooks.
-TUNINGS := baseline world_model couplings cloning feedback sources
+TUNINGS := baseline imagine world_model cloning feedback sources
 
 # Training on a CPU allocates and frees the same large tensors at every step. By default glibc maps each of them
 # afresh and gives it back, and the page faults then cost more than the arithmetic: keep the memory instead.

@@ -12,7 +12,7 @@ import seaborn as sns
 from matplotlib.ticker import PercentFormatter
 
 from lfo.lab.factorial import MEASURES
-from lfo.lab.hierarchy import Finding, Study, area_until, lead, middle, read_curves
+from lfo.lab.hierarchy import Finding, Study, lead, middle, read_curves, together
 from lfo.lab.reading import SPLIT_NAMES, Runs, by_run, frame, seeds_of
 from lfo.lab.tables import known
 from lfo.runs import RunFolder
@@ -32,7 +32,8 @@ def scores(runs: Runs) -> pd.DataFrame:
 
 
 def section_table(runs: Runs, reference: str = "reference") -> pd.DataFrame:
-    """Arm by arm and split by split: medians over the runs, and how much the area is above that of `reference`, 95%.
+    """Arm by arm and split by split: medians over the runs, and how much the area is above that of `reference` over the
+    tasks that both were given, 95%.
 
     tasks to 70%: inf where the median run never arrives. rule accuracy: of the world model at the last evaluation; nan
     where there is none.
@@ -68,8 +69,8 @@ def knowing_table(runs: Runs, split: str = "validation", reference: str = "refer
 
 
 def _lead(study: Study, arm: str, reference: str) -> dict[str, float]:
-    together = area_until(min(curve.tasks[-1] for curve in study.curves if curve.arm in (arm, reference)))
-    found: Finding = study.find(together, lead(arm, reference), [arm, reference])
+    arms = [arm, reference]
+    found: Finding = study.find(together(study, arms), lead(arm, reference), arms)
     return {f"minus {reference}": found.value, "low": found.low, "high": found.high}
 
 

@@ -51,7 +51,10 @@ class Curve:
 
     def at(self, companies: Collection[str]) -> Curve:
         """The same of the tasks at these companies alone."""
-        chosen = [i for i, company in enumerate(self.companies) if company in companies]
+        return self.of([i for i, company in enumerate(self.companies) if company in companies])
+
+    def of(self, chosen: Sequence[int]) -> Curve:
+        """The same of these tasks alone, by where they stand."""
         reference = None if self.reference is None else self.reference[chosen]
         owners = tuple(self.companies[i] for i in chosen)
         return dataclasses.replace(self, successes=self.successes[:, chosen], companies=owners, reference=reference)
@@ -180,6 +183,12 @@ def at(place: float) -> Measure:
         return success[before] + along * (success[after] - success[before])
 
     return measure
+
+
+def together(study: Study, arms: Sequence[str]) -> Measure:
+    """`area` over the tasks that all runs of these arms were given in the worlds that they have in common."""
+    given = (float(curve.tasks[-1]) for curve in study.common(arms).curves if curve.arm in arms)
+    return area_until(min(given, default=math.inf))
 
 
 def reach(threshold: float) -> Measure:
@@ -392,6 +401,7 @@ def times_fewer(study: Study, measure: Measure, arm: str, other: str) -> Finding
     most = study.find(measure, times(arm, other, math.inf, given[arm]), arms).drawn
     parts = study.parts(measure, times(arm, other, given[other], neither=0.0), arms)
     parts_most = study.parts(measure, times(arm, other, math.inf, given[arm], neither=math.inf), arms)
+    parts_most = [math.inf if math.isnan(part) else part for part in parts_most]  # there from the start
     return dataclasses.replace(found, most=most, parts=parts, parts_most=parts_most)
 
 

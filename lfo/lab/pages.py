@@ -218,7 +218,7 @@ TABLES = {
     "320 tasks, the policy frozen, in tuning worlds, at known companies: what is known at the end, and how much more\n"
     "that is than what `reference` knows in the same worlds:",
     "05_replayed": "### Replay in proportion\n\nThe first two of these arms, by kind of reply, of all runs together:",
-    "05_tuned_couplings": "### How couplings were tuned\n\n"
+    "05_tuned_imagine": "### The policy's rate beside notes\n\n"
     "160 tasks in world 100, which no figure shows, at known companies; `reference` is `imagine` as it is:",
     "05_tuned_cloning": "### How cloning was tuned\n\n320 tasks in worlds 100 and 101, at known companies:",
     "05_costs": "### What the controls cost\n\nMultiples are medians of the ratios to `reference` with the same seed:",

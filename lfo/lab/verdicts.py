@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -20,7 +19,6 @@ from lfo.lab.factorial import MEASURES, MOST, baseline_of, told_the_truth
 from lfo.lab.hierarchy import (
     Finding,
     Study,
-    area_until,
     judge,
     lead,
     middle,
@@ -28,6 +26,7 @@ from lfo.lab.hierarchy import (
     read_curves,
     relative_to,
     times_fewer,
+    together,
 )
 from lfo.lab.reading import Runs
 from lfo.lab.tables import known
@@ -162,8 +161,7 @@ def _find(study: Study, claim: Claim) -> Finding:
     """Areas are compared over the tasks that both arms were given."""
     measure, arms = JUDGED[claim.measure], claim.arms
     if claim.measure == "area":
-        given = (float(curve.tasks[-1]) for curve in study.common(arms).curves if curve.arm in arms)
-        measure = area_until(min(given, default=math.inf))
+        measure = together(study, arms)
     if claim.kind == "times":
         return times_fewer(study, measure, *arms)
     return study.find(measure, lead(*arms) if claim.kind == "lead" else middle(*arms), arms)

@@ -108,6 +108,16 @@ def test_the_interval_is_that_of_every_other_table(runs):
     assert row[["minus reference", "low", "high"]].tolist() == [found.value, found.low, found.high]
 
 
+def test_areas_are_compared_over_the_tasks_that_both_were_given(runs):
+    """The last evaluation of one arm's runs is not there: over what is left both have the same curve."""
+    for folder, full in zip(runs["imagine_0"], runs["reference"], strict=True):
+        lines = (full / "metrics.jsonl").read_text().splitlines(keepends=True)
+        last = max(json.loads(line)["tasks"] for line in lines)
+        (folder / "metrics.jsonl").write_text("".join(line for line in lines if json.loads(line)["tasks"] < last))
+    row = section_table(runs).set_index(["arm", "split"]).loc[("imagine_0", "validation")]
+    assert row["minus reference"] == 0 and row["low"] < 0 < row["high"]
+
+
 def test_without_a_reference_nothing_is_compared(runs):
     table = section_table({"imagine_0": runs["imagine_0"]})
     assert table["minus reference"].isna().all() and len(table) == 2

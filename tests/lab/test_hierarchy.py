@@ -381,6 +381,11 @@ def test_a_world_in_which_one_never_arrives_counts_against_what_is_claimed():
     found = hierarchy.times_fewer(Study(curves), reach(0.7), "ours", "theirs")
     assert found.value == 0.25 and found.parts_most == [0.25] * 9 + [math.inf]
     assert hierarchy.sides(found, 1)[1] == 1, "theirs may need any number of times more"
+    curves = [curve("ours", *(["11", "11"] if w == 9 else slow), companies="ab", world=w) for w in range(10)]
+    curves += [curve("theirs", *quick, companies="ab", world=w) for w in range(10)]
+    found = hierarchy.times_fewer(Study(curves), reach(0.7), "ours", "theirs")
+    assert found.value == 0.25 and found.parts_most[9] == math.inf, "ours was there from the start"
+    assert hierarchy.sides(found, 1)[1] == 1
 
 
 def test_the_parts_of_one_world_are_its_seeds():
