@@ -125,9 +125,9 @@ class RandomForm(ScriptedAgent):
 
 
 class ConstantForm(ScriptedAgent):
-    """Asks every user for the same three fields, and once more where one of them is needed and cannot be given.
+    """Asks every user for the same three fields, and for what the CSR names where it may ask again.
 
-    What somebody reaches who learned nothing but how to call. Of all forms of at most four fields that every industry
+    What somebody reaches who learned how to call, and nothing of who demands what. Of all forms of at most four fields that every industry
     has, these win most training tasks in world 100.
     """
 
