@@ -127,8 +127,8 @@ class RandomForm(ScriptedAgent):
 class ConstantForm(ScriptedAgent):
     """Asks every user for the same three fields, and for what the CSR names where it may ask again.
 
-    What somebody reaches who learned how to call, and nothing of who demands what. Of all forms of at most four fields that every industry
-    has, these win most training tasks in world 100.
+    What somebody reaches who learned how to call, and nothing of who demands what. Of all forms of at most four fields
+    that every industry has, these win most training tasks in world 100.
     """
 
     def choose_fields(self) -> Sequence[str] | None:
