@@ -150,7 +150,7 @@ def reference_figure(rows: Sequence[Mapping]) -> plt.Figure:
         ax.set(title=title, xlabel="level", ylim=(0, 1.04))
     axes[0, 0].set_ylabel("success, 95% interval")
     handles, labels = axes[0, 0].get_legend_handles_labels()
-    fig.legend(handles, labels, loc="outside lower center", ncols=len(labels), fontsize="small", frameon=False)
+    fig.legend(handles, labels, loc="outside lower center", ncols=min(4, len(labels)), fontsize="small", frameon=False)
     return fig
 
 
