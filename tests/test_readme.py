@@ -322,7 +322,7 @@ def test_worlds_that_nobody_had_seen_are_told_as_they_were_judged():
     said = (
         "`imagine`, {} / {}%, is over 5 points of area ahead of DAPO, {} / {} after 800; "
         "frozen, {} / {}, it ends behind `additive`, {} / {}, and `grammar`, {} / {}, is as good as `backoff`, "
-        "and is at 90% of DAPO's end 6.1 times sooner (new: undecided)."
+        "and needs 6.1 times fewer tasks to 90% of DAPO's end (new: undecided)."
     )
     assert said.format(*shares) in " ".join(read(README).split())
     verdicts = read_table(ROOT / "results" / "04_confirm_verdicts.csv")
@@ -380,7 +380,7 @@ def test_the_baseline_is_as_stuck_as_readme_says():
     forms = [row for row in read_table(ROOT / "results" / "04_form.csv") if row["arm"] == "constant-form"]
     form = [row["all tasks"].partition("%")[0] for row in forms]
     said = (
-        "{:.0%} of its groups teach nothing; one form for all tasks, then what CSRs name, has {} / {}%, "
+        "{:.0%} of its groups teach nothing; a caller with one form, then what CSRs name, has {} / {}%, "
         "self-imitation {} / {}%."
     )
     assert said.format(1 - float(kept), *form, *shares) in " ".join(read(README).split())

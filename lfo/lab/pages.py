@@ -23,7 +23,7 @@ ROWS = {
     "backoff": "look-up by company or trade, and circumstances (`table`: silent once somebody served)",
     "boosted": "trees on words, told what a field is",
     "additive": "a classifier, told what fields and circumstances are",
-    "grammar": "a parser of all that is said here: a ceiling",
+    "grammar": "a parser of all that is said here",
     "world model": "`imagine`: what it predicts",
     "truth": "what would really be answered",
 }
