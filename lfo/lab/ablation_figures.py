@@ -12,7 +12,7 @@ import seaborn as sns
 from matplotlib.ticker import PercentFormatter
 
 from lfo.lab.factorial import MEASURES
-from lfo.lab.hierarchy import Finding, Study, lead, middle, read_curves, together
+from lfo.lab.hierarchy import Finding, Study, lead, middle, read_curves, shared_area
 from lfo.lab.reading import SPLIT_NAMES, Runs, by_run, frame, seeds_of
 from lfo.lab.tables import known
 from lfo.runs import RunFolder
@@ -70,7 +70,7 @@ def knowing_table(runs: Runs, split: str = "validation", reference: str = "refer
 
 def _lead(study: Study, arm: str, reference: str) -> dict[str, float]:
     arms = [arm, reference]
-    found: Finding = study.find(together(study, arms), lead(arm, reference), arms)
+    found: Finding = study.find(shared_area(study, arms), lead(arm, reference), arms)
     return {f"minus {reference}": found.value, "low": found.low, "high": found.high}
 
 

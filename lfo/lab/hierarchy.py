@@ -185,7 +185,7 @@ def at(place: float) -> Measure:
     return measure
 
 
-def together(study: Study, arms: Sequence[str]) -> Measure:
+def shared_area(study: Study, arms: Sequence[str]) -> Measure:
     """`area` over the tasks that all runs of these arms were given in the worlds that they have in common."""
     given = (float(curve.tasks[-1]) for curve in study.common(arms).curves if curve.arm in arms)
     return area_until(min(given, default=math.inf))

@@ -37,11 +37,8 @@ CLAIMED = (
     "Most claims ([rule](docs/metrics.md#verdicts)), what was found, or how many hold (`_frozen`: policy frozen;\n"
     "area: mean success over 320 tasks):\n"
 )
-ELSEWHERE = (
-    "imagine_memory",
-    "imagine_silent",
-    "imagine is better than cloning",
-)  # whose claims, which begin with them, docs/results.md alone has
+# Claims that begin with these are in docs/results.md alone.
+ELSEWHERE = ("imagine_memory", "imagine_silent", "imagine is better than cloning")
 KNOWN, NEW = "validation", "test"
 PLACES = {KNOWN: "known", NEW: "new"}  # companies
 
@@ -160,7 +157,7 @@ TABLES = {
     "`shared` never replays, as all else does; `shared_replay` does. Claims written before it was run:",
     "04_groups_verdicts": "### Claims about larger groups beside notes\n\n"
     "`backoff_32` trains its policy in groups of 32, two tasks a step and two passes, as tuning found best for the\n"
-    "baseline; `backoff_32_frozen` hears as much. Written before their runs:",
+    "baseline; `backoff_32_frozen` hears about as much. Written before their runs:",
     "04_schedule_verdicts": "### Who learns when\n\n"
     "In `policy_leads` the world model learns in every fifth step, what five would have. Claims written before:",
     "04_six": "### Six kinds of circumstances\n\n"
@@ -213,7 +210,7 @@ TABLES = {
     "05_further": "### Further variants\n\n"
     "As above: `surprise` rewards replies that were not expected, `internalise` learns to act without notes as well;\n"
     "the two `shared` have lambda 0.1, without replay:",
-    "05_told": "### Without notes\n\n`reference` and `internalise` as they are, told nothing, and told the truth:",
+    "05_told": "### Without notes\n\n`internalise` as it is, told nothing, what is usual, and the truth:",
     "05_world_model": "### What would make the world model know more\n\n"
     "320 tasks, the policy frozen, in tuning worlds, at known companies: what is known at the end, and how much more\n"
     "that is than what `reference` knows in the same worlds:",

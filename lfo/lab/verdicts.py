@@ -25,8 +25,8 @@ from lfo.lab.hierarchy import (
     reach,
     read_curves,
     relative_to,
+    shared_area,
     times_fewer,
-    together,
 )
 from lfo.lab.reading import Runs
 from lfo.lab.tables import known
@@ -161,7 +161,7 @@ def _find(study: Study, claim: Claim) -> Finding:
     """Areas are compared over the tasks that both arms were given."""
     measure, arms = JUDGED[claim.measure], claim.arms
     if claim.measure == "area":
-        measure = together(study, arms)
+        measure = shared_area(study, arms)
     if claim.kind == "times":
         return times_fewer(study, measure, *arms)
     return study.find(measure, lead(*arms) if claim.kind == "lead" else middle(*arms), arms)
