@@ -210,6 +210,15 @@ def test_threshold_table_by_hand(runs):
     assert list(table.columns) == ["runs", "tasks to 50%", "tasks to 70%", "tasks to 90%"]
 
 
+def test_of_runs_that_were_given_less_no_more_is_known(runs):
+    """One of plain's two runs ends after 40 tasks: that it takes more than 80 is not known."""
+    path = runs["plain"][0] / "metrics.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps(r) + "\n" for r in rows if r.get("tasks", 0) < 80))
+    table = tables.threshold_table(runs).set_index(["arm", "split"])
+    assert table.loc[("plain", "test"), "tasks to 90%"] == "> 40"
+
+
 def test_who_falls_back_did_not_arrive(runs):
     """dual's third seed has 50% after 40 tasks and not after 80: now 40, never and never."""
     path = runs["dual"][2] / "metrics.jsonl"
