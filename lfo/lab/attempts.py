@@ -14,6 +14,7 @@ from pathlib import Path
 import pandas as pd
 
 from lfo.evaluate import play_tasks
+from lfo.lab.factorial import overview
 from lfo.lab.player import Player, load_player
 from lfo.lab.reading import Runs, by_run, cells, parts, read_measurement, write_measurement
 from lfo.lab.retry import Retry
@@ -88,3 +89,9 @@ def attempt_table(runs: Runs, most: int = MOST, by: str | None = None) -> pd.Dat
                 named | {"attempts": k} | cells(found, "success") | {"calls per success": calls, "runs": found.n}
             )
     return pd.DataFrame(rows)
+
+
+def second_by_level(runs: Runs) -> pd.DataFrame:
+    """Success within two attempts at each level, as `lfo.lab.factorial.overview` says it."""
+    table = attempt_table(runs, 2, "level").query("attempts == 2").sort_values("level", kind="stable")
+    return overview(table, "level")

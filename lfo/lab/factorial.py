@@ -140,7 +140,8 @@ def summary(runs: Runs) -> pd.DataFrame:
     level and in each world; what was heard in training.
 
     median, low, high: over the runs, see `lfo.lab.hierarchy`; tasks are inf where the median run never arrives. All
-    arms must have the same dials, and one of them be frozen and told the truth for what is "of_truth".
+    arms must have the same dials, and one of them be frozen and told the truth for what is "of_truth". Of arms that
+    were evaluated at both ends alone there is what is true at the end.
     """
     rows, told = [], told_the_truth(runs)
     for split in splits_of(runs):
@@ -155,7 +156,20 @@ def summary(runs: Runs) -> pd.DataFrame:
             here = Study([curve for curve in curves if curve.world == world])
             rows += _rows(runs, here, split, {"success": final}, world)
         rows += _seconds(runs, split, told)
-    return pd.DataFrame([*rows, *_heard(runs)], columns=COLUMNS)
+    table = pd.DataFrame([*rows, *_heard(runs)], columns=COLUMNS)
+    return table[table["arm"].isin(_seen_between(runs)) | table["metric"].str.match("|".join(("success", *HEARD)))]
+
+
+def _seen_between(runs: Runs) -> list[str]:
+    """Arms that were evaluated between both ends as well; where there are any, also those that never change."""
+    configs = {arm: RunFolder(folders[0]).config for arm, folders in runs.items()}
+    between = [arm for arm, config in configs.items() if config.eval_every < config.task_budget]
+    return [*between, *(arm for arm in runs if between and arm not in between and _unchanging(about(runs, arm)))]
+
+
+def _unchanging(who: Mapping) -> bool:
+    """Whether somebody with these `facts` never learns anything."""
+    return who["policy"] == FROZEN and who["notes"] in (NOTHING, TRUTH)
 
 
 def shared_tasks(runs: Runs) -> float:
@@ -181,12 +195,9 @@ def dial_summary(runs: Runs) -> pd.DataFrame:
 def all_summaries(headline: pd.DataFrame, beside: Mapping[str, Runs]) -> tuple[pd.DataFrame, dict[str, list[Path]]]:
     """The `summary` of the headline and those of other grids as one table, and the others' runs as ``<grid>/<arm>``.
 
-    Arms may have the same names: `source` tells them apart. Who was evaluated at both ends alone has success and area.
+    Arms may have the same names: `source` tells them apart.
     """
-    tables = [headline]
-    for runs in filter(None, beside.values()):
-        table, ends = summary(runs), frame(runs, "success").groupby(["arm", *RUN])["tasks"].nunique()
-        tables.append(table if ends.max() > 2 else table[table["metric"].str.match("success|area")])
+    tables = [headline, *(summary(runs) for runs in beside.values() if runs)]
     named = {f"{name}/{arm}": list(folders) for name, runs in beside.items() for arm, folders in runs.items()}
     return pd.concat(tables, ignore_index=True), named
 
@@ -247,14 +258,11 @@ def _numbers(found: Finding, name: str) -> dict:
     return {name: found.value, "low": found.low, "high": found.high, "runs": found.runs}
 
 
-def factorial_table(table: pd.DataFrame, ends: bool = False) -> pd.DataFrame:
-    """The `summary`, a row per arm: success, area and tasks to 70% of the truth, at known and at new companies.
-
-    ends: success alone, which is all that evaluations at both ends say.
-    """
-    names = {"success": "success"}
-    if not ends:
-        names |= {"area": "area", OF_TRUTH: "tasks to 70% of the truth"}
+def factorial_table(table: pd.DataFrame) -> pd.DataFrame:
+    """The `summary`, a row per arm: success, area and tasks to 70% of the truth, at known and at new companies; what
+    it has of nobody is left out."""
+    names = {"success": "success", "area": "area", OF_TRUTH: "tasks to 70% of the truth"}
+    names = {metric: name for metric, name in names.items() if metric in set(table["metric"])}
     rows = []
     for (arm, notes, policy), one in table.query("world == @ALL").groupby(["arm", "notes", "policy"], sort=False):
         row = {"arm": arm, "notes by": notes, "policy": policy, "runs": one["runs"].max()}
@@ -470,7 +478,7 @@ def draw_curves(
                 continue
             low, high = _band(study, arm, grid) if resampled else (success.min(axis=0), success.max(axis=0))
             who, filled = about(runs, arm), {"color": look["color"], "alpha": 0.08, "lw": 0}
-            if who["policy"] == FROZEN and who["notes"] in (NOTHING, TRUTH):  # nothing is ever learned
+            if _unchanging(who):
                 ax.axhline(np.median(success[:, -1]), label=f"{arm} ({len(success)}), unchanging", **look)
                 ax.axhspan(low[-1], high[-1], **filled)
             else:

@@ -5,13 +5,14 @@ The numbers that pages quote, with intervals over worlds and companies, are `lfo
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from lfo.lab.hierarchy import Curve, Study, curves_of, middle, number
+from lfo.lab.hierarchy import Curve, Study, curves_of, final, lead, middle, number, read_curves
 from lfo.lab.reading import RUN, SPLIT_NAMES, Runs, alike, arrivals, count_runs, frame, spending, success_frame
 from lfo.lab.statistics import in_percent, kaplan_meier_median
 from lfo.proportions import wilson
@@ -63,6 +64,22 @@ def final_table(runs: Runs) -> pd.DataFrame:
         low, high = wilson(hits, n)
         numbers = {"success": hits / n, "low": low, "high": high, "episodes": n, "runs": count_runs(part)}
         rows.append({"arm": arm, "split": split, "level": level or "all", **numbers})
+    return pd.DataFrame(rows)
+
+
+def again_table(first: Runs, again: Runs) -> pd.DataFrame:
+    """Success at the end, where the same configs were trained twice: medians over the runs, how far the second are
+    ahead of the first (95%), and how far the two of a world are apart, on average. Shares; runs: pairs."""
+    rows = []
+    for (arm, folders), (split, companies) in itertools.product(again.items(), SPLIT_NAMES.items()):
+        names = {Path(folder).name for folder in folders}
+        twice = {"first": [folder for folder in first.get(arm, ()) if Path(folder).name in names], "again": folders}
+        study = Study(read_curves(twice, split))
+        if study.arms:
+            ahead = study.find(final, lead("again", "first"), ["again", "first"])
+            ends = {name: study.find(final, middle(name), [name]).value for name in twice}
+            rows.append({"arm": arm, "companies": companies} | ends | {"ahead": ahead.value, "low": ahead.low})
+            rows[-1] |= {"high": ahead.high, "apart": np.abs(ahead.parts).mean(), "runs": ahead.runs}
     return pd.DataFrame(rows)
 
 

@@ -16,14 +16,16 @@ import pandas as pd
 
 from lfo.config import EnvConfig
 from lfo.envs import make_environment
+from lfo.lab.factorial import overview
 from lfo.lab.hierarchy import Curve, Measure, Study, curves_of, lead, middle, number
 from lfo.lab.reading import RUN, Runs, by_run, cells, count_runs, measurements, parts
 from lfo.lab.statistics import Estimate, in_percent, pass_hat_k
 from lfo.runs import RunFolder
+from lfo.types import Task
 
 TRANSFER, TOLD, NOTES, WAY, ATTEMPTS = "transfer.csv", "told.csv", "notes.csv", "way.csv", "attempts.csv"
 NOTED, KEPT = "attempts_noted.csv", ", notes kept"  # of those whose later attempts read their arm's notes as well
-FIRST = number(0)
+FIRST, MOST = number(0), "notes at most"
 
 
 def transfer_frame(runs: Runs) -> pd.DataFrame:
@@ -31,7 +33,7 @@ def transfer_frame(runs: Runs) -> pd.DataFrame:
     training."""
     rows = measurements(runs, TRANSFER, "run notebook 04, or `lfo.lab.transfer.measure` on the run folder")
     called = rows["called"].map({True: "called before", False: "never called"})
-    return with_companies(rows, runs).assign(acquaintance=rows["variation"] + ", " + called)
+    return with_tasks(rows, runs).assign(acquaintance=rows["variation"] + ", " + called)
 
 
 def transferred(runs: Runs, split: str, levels: Sequence[int] | None) -> list[Curve]:
@@ -63,7 +65,7 @@ def attempt_frame(runs: Runs) -> pd.DataFrame:
         noted = measurements(kept, NOTED, remedy)
         rows = pd.concat([rows, noted.assign(arm=noted["arm"] + KEPT)], ignore_index=True)
         runs = dict(runs) | {arm + KEPT: there for arm, there in kept.items()}
-    return with_companies(rows, runs)
+    return with_tasks(rows, runs)
 
 
 def informed(runs: Runs, split: str) -> list[Curve]:
@@ -86,21 +88,27 @@ def best_of(rows: pd.DataFrame, attempts: int) -> pd.DataFrame:
 
 def told_frame(runs: Runs) -> pd.DataFrame:
     rows = measurements(runs, TOLD, "run notebook 05 or 04, or `lfo.lab.transfer.measure_told` on the run folder")
-    return with_companies(rows, runs)
+    return with_tasks(rows, runs)
 
 
-def with_companies(rows: pd.DataFrame, runs: Runs) -> pd.DataFrame:
-    """A measurement with the `company_id` of every task."""
+def notes_frame(runs: Runs) -> pd.DataFrame:
+    rows = measurements(runs, NOTES, "run notebook 04, or `lfo.lab.transfer.measure_notes` on the run folder")
+    return with_tasks(rows.rename(columns={"most": MOST}), runs)
+
+
+def with_tasks(rows: pd.DataFrame, runs: Runs) -> pd.DataFrame:
+    """A measurement with the `company_id` and the `level` of every task."""
     configs = [(arm, RunFolder(folder).config.env) for arm, folders in runs.items() for folder in folders]
-    of = {(arm, env.world_seed): _companies(env) for arm, env in configs}
+    of = {(arm, env.world_seed): _tasks(env) for arm, env in configs}
     keys = zip(rows["arm"], rows["world"], rows["task_id"], strict=True)
-    return rows.assign(company_id=[of[arm, world][task] for arm, world, task in keys])
+    tasks = [of[arm, world][task] for arm, world, task in keys]
+    return rows.assign(company_id=[task.company_id for task in tasks], level=[task.level for task in tasks])
 
 
 @functools.cache
-def _companies(env: EnvConfig) -> Mapping[str, str]:
-    """Task -> company, tasks of all levels."""
-    return {task.task_id: task.company_id for task in make_environment(env).world.tasks}
+def _tasks(env: EnvConfig) -> Mapping[str, Task]:
+    """Those of all levels, by their ids."""
+    return {task.task_id: task for task in make_environment(env).world.tasks}
 
 
 def estimate(part: pd.DataFrame, numbers: Sequence[str], measure: Measure = FIRST) -> Estimate:
@@ -157,21 +165,33 @@ def notes_table(runs: Runs) -> pd.DataFrame:
 
     low, high: 95%.
     """
-    rows = with_companies(measurements(runs, NOTES, "run notebook 04, or `lfo.lab.transfer.measure_notes`"), runs)
     found = []
-    for named, part in parts(rows, "arm", "split"):
-        study = Study(curves_of(part.assign(arm=part["most"]), ["success", "notes"]))
-        for most in part["most"].unique():
+    for named, part in parts(notes_frame(runs), "arm", "split"):
+        study = Study(curves_of(part.assign(arm=part[MOST]), ["success", "notes"]))
+        for most in part[MOST].unique():
             success, read = (study.find(number(place), middle(most), [most]) for place in (0, 1))
             numbers = {"notes read": read.value, "success": success.value, "low": success.low, "high": success.high}
-            found.append(named | {"notes at most": most} | numbers | {"runs": success.runs})
+            found.append(named | {MOST: most} | numbers | {"runs": success.runs})
     return pd.DataFrame(found)
+
+
+def by_level(rows: pd.DataFrame, condition: str) -> pd.DataFrame:
+    """Success at each level, as `lfo.lab.factorial.overview` says it, of every arm under each condition: a column of
+    `told_frame`, `notes_frame` or `transfer_frame`."""
+    found = []
+    for named, part in parts(rows, "arm", condition, "split", "level"):
+        (_, arm), (_, under), (_, companies), (_, level) = named.items()
+        under = under if isinstance(under, str) else f"{condition} {under}"
+        success = estimate(part, ["success"])
+        where = {"arm": f"{arm}, {under}", "companies": companies, "level": level}
+        found.append(where | cells(success, "success") | {"runs": success.n})
+    return overview(pd.DataFrame(found).sort_values("level", kind="stable"), "level")
 
 
 def way_table(runs: Runs) -> pd.DataFrame:
     """Shares of the calls on the ways of held-out tasks whose reply is known, by whether somebody has served the caller
     before: medians over the runs, 95%. usual: of those at companies that follow the typical rules; calls: per run."""
-    rows = with_companies(measurements(runs, WAY, "run notebook 04, or `lfo.lab.transfer.measure_way`"), runs)
+    rows = with_tasks(measurements(runs, WAY, "run notebook 04, or `lfo.lab.transfer.measure_way`"), runs)
     each = ["arm", *RUN, "split", "call", "variation", "company_id", "task_id"]
     rows = rows.groupby(each, sort=False)["right"].agg(right="sum", asked="size").reset_index()
     found = []

@@ -10,7 +10,7 @@ import pytest
 from test_factorial import write_run
 
 from lfo.lab import attempts
-from lfo.lab.attempts import ATTEMPTS, attempt_rows, attempt_table, measure_attempts
+from lfo.lab.attempts import ATTEMPTS, attempt_rows, attempt_table, measure_attempts, second_by_level
 from lfo.lab.transfer_tables import KEPT, NOTED, attempt_frame, within
 from lfo.runs import RunError
 
@@ -120,7 +120,7 @@ def test_notes_may_be_kept_and_are_measured_by_themselves(monkeypatch, tmp_path)
 def write_attempts(folder, *tries: tuple[str, int, int, int], file: str = ATTEMPTS) -> None:
     """tries: task, attempt, success, calls."""
     names = ("task_id", "attempt", "success", "calls")
-    rows = [{"split": "test", "level": 1} | dict(zip(names, row, strict=True)) for row in tries]
+    rows = [{"split": "test", "level": 2} | dict(zip(names, row, strict=True)) for row in tries]
     pd.DataFrame(rows).to_csv(folder / file, index=False)
 
 
@@ -138,7 +138,9 @@ def test_success_within_k_attempts_by_hand(tmp_path):
     assert math.isinf(once) and again == (4 / 2 + 8 / 1) / 2  # no success at all: half of two runs have no price
     assert (table["low"] <= table["success"]).all() and (table["success"] <= table["high"]).all()
     levels = attempt_table({"ours": folders}, most=2, by="level").query("attempts == 2").set_index("level")
-    assert levels["success"].to_dict() == {1: (1 + 0.5) / 2}, "both tasks are of level 1"
+    assert levels["success"].to_dict() == {2: (1 + 0.5) / 2}, "both tasks are of level 2"
+    (said,) = second_by_level({"ours": folders}).to_dict("records")
+    assert said["arm"] == "ours" and said["level 2"].startswith("75%") and "level 1" not in said
     write_attempts(folders[1], (first, 1, 1, 1), (second, 1, 1, 1), file=NOTED)
     assert not attempt_frame({"ours": folders[:1]})["arm"].str.endswith(KEPT).any(), "the first run was not measured so"
     table = attempt_table({"ours": folders}, most=2).set_index(["arm", "attempts"])

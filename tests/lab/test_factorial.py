@@ -244,10 +244,8 @@ def test_the_factorial_in_words(summary):
     assert table.loc["truth_frozen", "success, new"] == "100% [100, 100]"
     assert table.loc["truth_frozen", "tasks to 70% of the truth, new"] == "0 [0, 0]"
     assert table.loc["imagine", "tasks to 70% of the truth, known"].startswith("60 [")
-    ends = factorial.factorial_table(summary, ends=True).set_index("arm")
-    assert ends.equals(table[[name for name in table if not name.startswith(("area", "tasks"))]])
-    alone = factorial.factorial_table(summary.query("metric == 'success'"))
-    assert alone["tasks to 70% of the truth, new"].eq("").all()
+    alone = factorial.factorial_table(summary.query("metric == 'success'")).set_index("arm")
+    assert alone.equals(table[[name for name in table if not name.startswith(("area", "tasks"))]])
 
 
 def test_the_summary_has_success_by_level(runs, summary):
@@ -315,7 +313,7 @@ def test_of_two_arms_in_one_cell_the_first_is_drawn(summary):
 def test_areas_are_over_the_tasks_that_every_trained_arm_was_given(tmp_path):
     """Two evaluations of one arm, three of another with a third of its area in the first half."""
     runs = {
-        arm: [write_run(tmp_path / arm, {"task_budget": 40 * len(curve) - 40}, {"test": curve})]
+        arm: [write_run(tmp_path / arm, {"task_budget": 40 * len(curve) - 40, "eval_every": 20}, {"test": curve})]
         for arm, curve in {"short": ["00", "11"], "long": ["00", "10", "11"]}.items()
     }
     frozen = {"task_budget": 8, "policy": {"learning_rate": 0}}
@@ -349,14 +347,23 @@ def test_who_says_notes_stands_beside_others(summary):
 
 
 def test_other_grids_follow_the_headline_and_say_what_they_can(runs, summary, tmp_path):
-    """Of who was evaluated at both ends alone nobody knows when it arrived."""
-    ends = {"imagine": [write_run(tmp_path / "seed0", {}, {"validation": ["0000", "1111"]})]}
+    """Of who was evaluated at both ends alone nobody knows when it arrived, though an arm that never changes beside it
+    had arrived before."""
+    once, told = {"task_budget": 40, "eval_every": 40}, {"validation": ["1111", "1111"]}
+    ends = {
+        "imagine": [write_run(tmp_path / "seed0", once, {"validation": ["0000", "1111"]}, 101)],
+        "truth_frozen": [write_run(tmp_path / "seed1", once | ARMS["truth_frozen"], told, 101)],
+    }
     table, named = factorial.all_summaries(summary, {"ends": ends, "again": {"imagine": runs["imagine"]}, "none": {}})
-    assert set(named) == {"ends/imagine", "again/imagine"} and table[: len(summary)].equals(summary)
+    assert set(named) == {"ends/imagine", "ends/truth_frozen", "again/imagine"} and table[: len(summary)].equals(
+        summary
+    )
     source = table[len(summary) :].groupby("source")["metric"].agg(set)
-    (short,) = (metrics for path, metrics in source.items() if path.startswith(tmp_path.as_posix()))
+    short = set().union(*(metrics for path, metrics in source.items() if path.startswith(tmp_path.as_posix())))
     (full,) = (metrics for path, metrics in source.items() if not path.startswith(tmp_path.as_posix()))
-    assert {"success", "area"} <= short < full and "tasks_to_70" in full - short
+    assert all(metric.startswith("success") for metric in short) and short < full and "tasks_to_70" in full
+    beside = factorial.summary({"imagine": runs["imagine"], "truth_frozen": ends["truth_frozen"]})
+    assert set(beside.query("metric == 'tasks_to_70_of_truth'")["arm"]) == {"imagine", "truth_frozen"}
 
 
 def test_a_row_for_every_position_of_the_dials(summary):

@@ -13,6 +13,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
+from test_factorial import write_run as write_outcomes
 
 from lfo.config import RunConfig, as_dict, build
 from lfo.lab import figures, reading, report, tables, transfer_tables
@@ -306,6 +307,24 @@ def test_how_fast_it_is_known_what_would_be_answered(tmp_path):
     assert (row["arm"], row["companies"], row["runs"]) == ("memory", "new companies (test)", 2)
     assert (row["160 tasks"], row["320 tasks"]) == ("38% [25, 50]", "75% [50, 100]")
     assert tables.known_table({}).empty
+
+
+def test_how_far_a_second_training_ends_from_the_first(tmp_path):
+    """In two worlds, once a quarter better and once as much worse: on the whole as good, and a quarter apart."""
+    ends = {
+        ("first", 1): "1100",
+        ("first", 2): "1100",
+        ("first", 3): "1111",
+        ("again", 1): "1110",
+        ("again", 2): "1000",
+    }
+    runs: dict[str, list[Path]] = {"first": [], "again": []}
+    for (place, world), won in ends.items():
+        runs[place].append(write_outcomes(tmp_path / place / f"world{world}", {}, {"test": ["0000", won]}, world))
+    (row,) = tables.again_table({"none": runs["first"], "other": []}, {"none": runs["again"]}).to_dict("records")
+    assert (row["arm"], row["companies"], row["runs"]) == ("none", "new companies (test)", 2)
+    assert (row["first"], row["again"], row["ahead"], row["apart"]) == (0.5, 0.5, 0, 0.25), "nobody has a third world"
+    assert row["low"] < 0 < row["high"]
 
 
 def test_what_reasons_are_worth(tmp_path):

@@ -24,7 +24,7 @@ from lfo.lab import transfer
 from lfo.lab.player import load_player
 from lfo.lab.told import told_as_in, usual_world
 from lfo.lab.transfer import CONDITIONS, TELLERS, measure, measure_notes, measure_told, measure_way
-from lfo.lab.transfer_tables import TRANSFER, WAY, way_table
+from lfo.lab.transfer_tables import TRANSFER, WAY, by_level, notes_frame, told_frame, way_table
 from lfo.rollout.tasks import TaskStream
 from lfo.runs import RunError, RunFolder
 from lfo.text.codec import Codec
@@ -164,6 +164,11 @@ def test_episodes_by_what_the_policy_is_told(run, world, monkeypatch):
     assert list(rows["told"].unique()) == list(TELLERS)
     won = rows.groupby("told")["success"].max()
     assert won.drop("nothing").all() and not won["nothing"]
+    table = by_level(told_frame({"imagine": [run]}), "told").set_index(["arm", "companies"])
+    assert len(table) == 2 * len(TELLERS) and set(table["runs"]) == {1}
+    levels = table.filter(like="level").T
+    assert levels["imagine, nothing"].isin(["", "0% [0, 0]"]).all(axis=None)
+    assert levels["imagine, truth"].isin(["", "100% [100, 100]"]).all(axis=None)
     monkeypatch.setattr(transfer, "play_tasks", None)
     assert measure_told(run).equals(rows)
 
@@ -183,6 +188,8 @@ def test_how_many_notes_are_told_and_read(run, monkeypatch):
     rows = measure_notes(run)
     assert told == 2 * [1, 2, 6] and list(rows["most"].unique()) == [1, 2, 6]
     assert set(rows["notes"]) == {2} and set(rows["split"]) == {"validation", "test"}
+    arms = by_level(notes_frame({"imagine": [run]}), "notes at most")["arm"]
+    assert arms.unique().tolist() == [f"imagine, notes at most {most}" for most in (1, 2, 6)]
     monkeypatch.setattr(transfer, "play_tasks", None)
     assert measure_notes(run).equals(rows)
 
