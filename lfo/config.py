@@ -480,3 +480,8 @@ def derive_seed(*parts) -> int:
     """A seed in [0, 2**31) from anything printable, e.g. ``derive_seed(run_seed, "rollout", step)``."""
     digest = hashlib.sha256("/".join(map(str, parts)).encode()).digest()
     return int.from_bytes(digest[:4], "little") % 2**31
+
+
+def evaluation_seed(task_id: str, episode: int = 0) -> int:
+    """Of an evaluation's episode: the same user and CSR for whoever plays it."""
+    return derive_seed("evaluation", task_id, episode)

@@ -11,7 +11,7 @@ import random
 from collections.abc import Sequence
 
 from lfo import distributed
-from lfo.config import RolloutConfig, RunConfig, derive_seed
+from lfo.config import RolloutConfig, RunConfig, derive_seed, evaluation_seed
 from lfo.couplings import alone
 from lfo.couplings.imagine import ballot
 from lfo.couplings.memory import usual
@@ -40,7 +40,7 @@ def play_tasks(
     """Greedy episodes of every task. Each (task, episode) has the same user and CSR for every policy."""
     greedy = dataclasses.replace(rollout, temperature=0.0)
     groups = [
-        [[Attempt(task, i * episodes + k, derive_seed("evaluation", task.task_id, k))]]
+        [[Attempt(task, i * episodes + k, evaluation_seed(task.task_id, k))]]
         for i, task in enumerate(tasks)
         for k in range(episodes)
     ]

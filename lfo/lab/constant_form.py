@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from lfo.config import EnvConfig, derive_seed
+from lfo.config import EnvConfig, evaluation_seed
 from lfo.envs import make_environment
 from lfo.envs.phone.callers import ConstantForm, ScriptedAgent, run_scripted
 from lfo.envs.phone.episode import PhoneEpisode
@@ -74,4 +74,4 @@ def lacking(env: EnvConfig, split: str, count: int | None) -> np.ndarray:
 
 def _episodes(env: EnvConfig, split: str, count: int | None) -> list[PhoneEpisode]:
     built, tasks = make_environment(env), tasks_of(env, split)[:count]
-    return [PhoneEpisode(built.world, t, built.rules, derive_seed("evaluation", t.task_id, 0)) for t in tasks]
+    return [PhoneEpisode(built.world, t, built.rules, evaluation_seed(t.task_id)) for t in tasks]

@@ -29,7 +29,7 @@ import torch
 from peft import PeftModel
 from transformers import PreTrainedModel
 
-from lfo.config import derive_seed
+from lfo.config import derive_seed, evaluation_seed
 from lfo.couplings.imagine import REPLY_TOKENS
 from lfo.couplings.noted import as_read
 from lfo.couplings.plain import Plain
@@ -190,7 +190,7 @@ def scripted_calls(codec: Codec, tasks: int) -> list[PlayedCall]:
     rules = dataclasses.replace(AS_DECIDED, replies=codec.env.rules.replies)
     for caller, split in itertools.product(CALLERS, SPLITS):
         for task in world.split(split)[:tasks]:
-            seed = derive_seed("evaluation", task.task_id, 0)
+            seed = evaluation_seed(task.task_id)
             episode = PhoneEpisode(world, task, rules, seed)
             run_scripted(episode, CALLERS[caller](episode, world, random.Random(seed)))
             calls += _calls_of(codec, caller, task, rules, episode.turns)
@@ -202,7 +202,7 @@ def _calls_of(codec: Codec, caller: str, task: PhoneTask, rules: Rules, turns: S
     world, reasons = codec.env.world, rules.replies == "reasons"
     company, demands = world.companies[task.company_id], world.demands_of(task)
     csr = CsrSimulator(company, demands, f"{task.task_id}/anew", reasons=reasons)
-    episode = PhoneEpisode(world, task, rules, derive_seed("evaluation", task.task_id, 0), csr=csr)
+    episode = PhoneEpisode(world, task, rules, evaluation_seed(task.task_id), csr=csr)
     anew = [episode.step(turn.action) for turn in turns]
     examples = codec.examples(task.task_id, task.request, turns, "phone")
     other_words = [text for text, turn in zip(anew, turns, strict=True) if turn.tool == PHONE]

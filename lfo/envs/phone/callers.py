@@ -11,7 +11,7 @@ import random
 import re
 from collections.abc import Sequence
 
-from lfo.config import derive_seed
+from lfo.config import evaluation_seed
 from lfo.envs.phone.episode import AS_DECIDED, PhoneEpisode, Rules
 from lfo.envs.phone.phrasings import requested_fields
 from lfo.envs.phone.records import PhoneTask
@@ -210,6 +210,6 @@ def run_scripted(episode: PhoneEpisode, agent: ScriptedAgent) -> PhoneEpisode:
 
 def play_scripted(world: World, task: PhoneTask, policy: str, rules: Rules = AS_DECIDED, seed: int = 0) -> PhoneEpisode:
     """One finished episode of a reference policy. Each (task, seed) has the same user and CSR for every policy."""
-    episode_seed = derive_seed("evaluation", task.task_id, seed)
+    episode_seed = evaluation_seed(task.task_id, seed)
     episode = PhoneEpisode(world, task, rules, episode_seed)
     return run_scripted(episode, REFERENCE_POLICIES[policy](episode, world, random.Random(episode_seed)))

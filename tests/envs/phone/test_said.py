@@ -6,7 +6,7 @@ import itertools
 import random
 from collections import Counter
 
-from lfo.config import EnvConfig, derive_seed
+from lfo.config import EnvConfig, evaluation_seed
 from lfo.envs.phone import make
 from lfo.envs.phone.callers import ConstantForm, run_scripted
 from lfo.envs.phone.episode import PhoneEpisode
@@ -15,7 +15,7 @@ from lfo.envs.phone.vocabulary import COMMON_FIELDS
 
 def episode_of(env, task) -> PhoneEpisode:
     """With the user that an evaluation sends."""
-    return PhoneEpisode(env.world, task, env.rules, derive_seed("evaluation", task.task_id, 0))
+    return PhoneEpisode(env.world, task, env.rules, evaluation_seed(task.task_id))
 
 
 def test_users_of_evaluations_are_as_metrics_md_says():
