@@ -141,7 +141,8 @@ def summary(runs: Runs) -> pd.DataFrame:
 
     median, low, high: over the runs, see `lfo.lab.hierarchy`; tasks are inf where the median run never arrives. All
     arms must have the same dials, and one of them be frozen and told the truth for what is "of_truth". Of arms that
-    were evaluated at both ends alone there is what is true at the end.
+    were evaluated at both ends alone there is success and what was heard, unless they never change and others were
+    evaluated in between.
     """
     rows, told = [], told_the_truth(runs)
     for split in splits_of(runs):
@@ -157,7 +158,8 @@ def summary(runs: Runs) -> pd.DataFrame:
             rows += _rows(runs, here, split, {"success": final}, world)
         rows += _seconds(runs, split, told)
     table = pd.DataFrame([*rows, *_heard(runs)], columns=COLUMNS)
-    return table[table["arm"].isin(_seen_between(runs)) | table["metric"].str.match("|".join(("success", *HEARD)))]
+    of_ends = table["metric"].str.match("|".join(("success", *HEARD)))
+    return table[of_ends | table["arm"].isin(_seen_between(runs))].reset_index(drop=True)
 
 
 def _seen_between(runs: Runs) -> list[str]:

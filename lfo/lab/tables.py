@@ -68,12 +68,16 @@ def final_table(runs: Runs) -> pd.DataFrame:
 
 
 def again_table(first: Runs, again: Runs) -> pd.DataFrame:
-    """Success at the end, where the same configs were trained twice: medians over the runs, how far the second are
-    ahead of the first (95%), and how far the two of a world are apart, on average. Shares; runs: pairs."""
+    """Success at the end, where the same configs were trained twice from the same seeds: medians over the runs, how far
+    the second are ahead of the first (95%), and how far the two of a world are apart, on average. Shares; runs: pairs.
+
+    On the same machine, with the same code, they would be the same runs: this is what rounding alone makes of them.
+    """
     rows = []
     for (arm, folders), (split, companies) in itertools.product(again.items(), SPLIT_NAMES.items()):
-        names = {Path(folder).name for folder in folders}
-        twice = {"first": [folder for folder in first.get(arm, ()) if Path(folder).name in names], "again": folders}
+        names = {Path(f).name for f in folders} & {Path(f).name for f in first.get(arm, ())}
+        both = {"first": first.get(arm, ()), "again": folders}
+        twice = {name: [f for f in found if Path(f).name in names] for name, found in both.items()}
         study = Study(read_curves(twice, split))
         if study.arms:
             ahead = study.find(final, lead("again", "first"), ["again", "first"])

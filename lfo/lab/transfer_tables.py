@@ -25,7 +25,7 @@ from lfo.types import Task
 
 TRANSFER, TOLD, NOTES, WAY, ATTEMPTS = "transfer.csv", "told.csv", "notes.csv", "way.csv", "attempts.csv"
 NOTED, KEPT = "attempts_noted.csv", ", notes kept"  # of those whose later attempts read their arm's notes as well
-FIRST, MOST = number(0), "notes at most"
+FIRST, AT_MOST = number(0), "notes at most"
 
 
 def transfer_frame(runs: Runs) -> pd.DataFrame:
@@ -93,7 +93,7 @@ def told_frame(runs: Runs) -> pd.DataFrame:
 
 def notes_frame(runs: Runs) -> pd.DataFrame:
     rows = measurements(runs, NOTES, "run notebook 04, or `lfo.lab.transfer.measure_notes` on the run folder")
-    return with_tasks(rows.rename(columns={"most": MOST}), runs)
+    return with_tasks(rows.rename(columns={"most": AT_MOST}), runs)
 
 
 def with_tasks(rows: pd.DataFrame, runs: Runs) -> pd.DataFrame:
@@ -167,23 +167,22 @@ def notes_table(runs: Runs) -> pd.DataFrame:
     """
     found = []
     for named, part in parts(notes_frame(runs), "arm", "split"):
-        study = Study(curves_of(part.assign(arm=part[MOST]), ["success", "notes"]))
-        for most in part[MOST].unique():
+        study = Study(curves_of(part.assign(arm=part[AT_MOST]), ["success", "notes"]))
+        for most in part[AT_MOST].unique():
             success, read = (study.find(number(place), middle(most), [most]) for place in (0, 1))
             numbers = {"notes read": read.value, "success": success.value, "low": success.low, "high": success.high}
-            found.append(named | {MOST: most} | numbers | {"runs": success.runs})
+            found.append(named | {AT_MOST: most} | numbers | {"runs": success.runs})
     return pd.DataFrame(found)
 
 
-def by_level(rows: pd.DataFrame, condition: str) -> pd.DataFrame:
+def level_overview(rows: pd.DataFrame, condition: str) -> pd.DataFrame:
     """Success at each level, as `lfo.lab.factorial.overview` says it, of every arm under each condition: a column of
     `told_frame`, `notes_frame` or `transfer_frame`."""
     found = []
     for named, part in parts(rows, "arm", condition, "split", "level"):
-        (_, arm), (_, under), (_, companies), (_, level) = named.items()
-        under = under if isinstance(under, str) else f"{condition} {under}"
+        (arm, under, companies, level), called = named.values(), list(named)[1]
         success = estimate(part, ["success"])
-        where = {"arm": f"{arm}, {under}", "companies": companies, "level": level}
+        where = {"arm": f"{arm}, {called} {under}", "companies": companies, "level": level}
         found.append(where | cells(success, "success") | {"runs": success.n})
     return overview(pd.DataFrame(found).sort_values("level", kind="stable"), "level")
 

@@ -311,7 +311,7 @@ def test_of_two_arms_in_one_cell_the_first_is_drawn(summary):
 
 
 def test_areas_are_over_the_tasks_that_every_trained_arm_was_given(tmp_path):
-    """Two evaluations of one arm, three of another with a third of its area in the first half."""
+    """Two evaluations of one arm, three of another with half as much area in the first half, and a look in between."""
     runs = {
         arm: [write_run(tmp_path / arm, {"task_budget": 40 * len(curve) - 40, "eval_every": 20}, {"test": curve})]
         for arm, curve in {"short": ["00", "11"], "long": ["00", "10", "11"]}.items()
@@ -361,7 +361,12 @@ def test_other_grids_follow_the_headline_and_say_what_they_can(runs, summary, tm
     source = table[len(summary) :].groupby("source")["metric"].agg(set)
     short = set().union(*(metrics for path, metrics in source.items() if path.startswith(tmp_path.as_posix())))
     (full,) = (metrics for path, metrics in source.items() if not path.startswith(tmp_path.as_posix()))
-    assert all(metric.startswith("success") for metric in short) and short < full and "tasks_to_70" in full
+    assert (
+        "success" in short
+        and all(metric.startswith("success") for metric in short)
+        and short < full
+        and "tasks_to_70" in full
+    )
     beside = factorial.summary({"imagine": runs["imagine"], "truth_frozen": ends["truth_frozen"]})
     assert set(beside.query("metric == 'tasks_to_70_of_truth'")["arm"]) == {"imagine", "truth_frozen"}
 

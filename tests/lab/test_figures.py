@@ -321,10 +321,13 @@ def test_how_far_a_second_training_ends_from_the_first(tmp_path):
     runs: dict[str, list[Path]] = {"first": [], "again": []}
     for (place, world), won in ends.items():
         runs[place].append(write_outcomes(tmp_path / place / f"world{world}", {}, {"test": ["0000", won]}, world))
-    (row,) = tables.again_table({"none": runs["first"], "other": []}, {"none": runs["again"]}).to_dict("records")
+    again = {"none": runs["again"], "never before": runs["again"]}
+    (row,) = tables.again_table({"none": runs["first"], "other": []}, again).to_dict("records")
     assert (row["arm"], row["companies"], row["runs"]) == ("none", "new companies (test)", 2)
     assert (row["first"], row["again"], row["ahead"], row["apart"]) == (0.5, 0.5, 0, 0.25), "nobody has a third world"
     assert row["low"] < 0 < row["high"]
+    (row,) = tables.again_table({"none": runs["first"][:1]}, {"none": runs["again"]}).to_dict("records")
+    assert (row["again"], row["ahead"], row["runs"]) == (0.75, 0.25, 1), "the second world has no first training here"
 
 
 def test_what_reasons_are_worth(tmp_path):

@@ -22,9 +22,10 @@ from lfo.envs.phone.vocabulary import CIRCUMSTANCES, FIELDS
 from lfo.envs.phone.world import LEVELS
 from lfo.lab import transfer
 from lfo.lab.player import load_player
+from lfo.lab.reading import SPLIT_NAMES
 from lfo.lab.told import told_as_in, usual_world
 from lfo.lab.transfer import CONDITIONS, TELLERS, measure, measure_notes, measure_told, measure_way
-from lfo.lab.transfer_tables import TRANSFER, WAY, by_level, notes_frame, told_frame, way_table
+from lfo.lab.transfer_tables import TRANSFER, WAY, level_overview, notes_frame, told_frame, transfer_frame, way_table
 from lfo.rollout.tasks import TaskStream
 from lfo.runs import RunError, RunFolder
 from lfo.text.codec import Codec
@@ -69,6 +70,8 @@ def test_one_row_per_episode_of_every_condition(run, world):
         rules = [r for (company, _), r in world.rules.items() if company == task.company_id]
         assert (row.split, row.level) == (task.split, task.level) and {r.variation for r in rules} == {row.variation}
     assert sorted(rows["episode"].unique()) == [0, 1] and set(rows["success"]) <= {0, 1}
+    arms = level_overview(transfer_frame({"ours": [run]}), "held_out_phrasing")["arm"]
+    assert set(arms) == {"ours, phrasings known", "ours, phrasings held out"}
 
 
 def test_what_a_form_requests_beside_what_the_task_needs(run, world):
@@ -164,11 +167,14 @@ def test_episodes_by_what_the_policy_is_told(run, world, monkeypatch):
     assert list(rows["told"].unique()) == list(TELLERS)
     won = rows.groupby("told")["success"].max()
     assert won.drop("nothing").all() and not won["nothing"]
-    table = by_level(told_frame({"imagine": [run]}), "told").set_index(["arm", "companies"])
+    table = level_overview(told_frame({"imagine": [run]}), "told").set_index(["arm", "companies"])
     assert len(table) == 2 * len(TELLERS) and set(table["runs"]) == {1}
-    levels = table.filter(like="level").T
-    assert levels["imagine, nothing"].isin(["", "0% [0, 0]"]).all(axis=None)
-    assert levels["imagine, truth"].isin(["", "100% [100, 100]"]).all(axis=None)
+    for split, (companies, levels) in zip(SPLIT_NAMES, table.groupby("companies"), strict=True):
+        asked = set(rows.loc[rows["split"] == split, "task_id"])
+        there = {f"level {task.level}" for task in world.split(split) if task.task_id in asked}
+        for told, said in (("nothing", "0% [0, 0]"), ("truth", "100% [100, 100]")):
+            row = levels.loc[f"imagine, told {told}", companies].filter(like="level").to_dict()
+            assert {level for level, cell in row.items() if cell == said} == there
     monkeypatch.setattr(transfer, "play_tasks", None)
     assert measure_told(run).equals(rows)
 
@@ -188,7 +194,7 @@ def test_how_many_notes_are_told_and_read(run, monkeypatch):
     rows = measure_notes(run)
     assert told == 2 * [1, 2, 6] and list(rows["most"].unique()) == [1, 2, 6]
     assert set(rows["notes"]) == {2} and set(rows["split"]) == {"validation", "test"}
-    arms = by_level(notes_frame({"imagine": [run]}), "notes at most")["arm"]
+    arms = level_overview(notes_frame({"imagine": [run]}), "notes at most")["arm"]
     assert arms.unique().tolist() == [f"imagine, notes at most {most}" for most in (1, 2, 6)]
     monkeypatch.setattr(transfer, "play_tasks", None)
     assert measure_notes(run).equals(rows)
