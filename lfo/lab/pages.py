@@ -202,7 +202,7 @@ TABLES = {
     "[again.yaml](../configs/again.yaml) are trained a second time:",
     "04_second_attempts": "### Two attempts, by level\n\nSuccess within two attempts:",
     "04_again": "### Trained a second time\n\n"
-    "The same configs and seeds on other processors: success at the end, and how far the two of a world are apart:",
+    "The same configs and seeds on another machine: success at the end, and how far the two of a world are apart:",
     "05_lambda": "### Lambda\n\n"
     "World 0, 80 tasks: success and area, medians over five seeds, and how much the area is above that of\n"
     "`reference` (0.5), 95%; `imagine` has an adapter for each, `shared` one for both, `policy_alone` is that at 0:",
