@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from pathlib import Path
 
 import pytest
@@ -120,11 +121,12 @@ def test_a_claim_about_elsewhere_is_judged_by_what_was_measured_there(runs):
     """At the end ours serves all tasks of its own; measured were two of other levels, of which it serves none."""
     for arm, served in (("ours", 0), ("never", 1)):
         for folder in runs[arm]:
+            tasks = {t.level: t.task_id for t in tasks_of(RunFolder(folder).config.env, "validation")}
             rows = [
-                {"split": "validation", "held_out_phrasing": held_out, "level": level, "task_id": task, "called": True}
+                {"split": "validation", "held_out_phrasing": held_out, "level": level, "task_id": tasks[level]}
                 | {"variation": "typical", "episode": 0, "success": int(served and level == 4 and not held_out)}
-                for level, task in ((4, "validation-000"), (5, "validation-001"))
-                for held_out in (False, True)
+                | {"called": True}
+                for level, held_out in itertools.product((4, 5), (False, True))
             ]
             write_measurement(RunFolder(folder), TRANSFER, rows)
     two = {arm: runs[arm] for arm in ("ours", "never")}
