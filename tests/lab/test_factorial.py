@@ -355,18 +355,13 @@ def test_other_grids_follow_the_headline_and_say_what_they_can(runs, summary, tm
         "truth_frozen": [write_run(tmp_path / "seed1", once | ARMS["truth_frozen"], told, 101)],
     }
     table, named = factorial.all_summaries(summary, {"ends": ends, "again": {"imagine": runs["imagine"]}, "none": {}})
-    assert set(named) == {"ends/imagine", "ends/truth_frozen", "again/imagine"} and table[: len(summary)].equals(
-        summary
-    )
+    assert set(named) == {"ends/imagine", "ends/truth_frozen", "again/imagine"}
+    assert table[: len(summary)].equals(summary)
     source = table[len(summary) :].groupby("source")["metric"].agg(set)
     short = set().union(*(metrics for path, metrics in source.items() if path.startswith(tmp_path.as_posix())))
     (full,) = (metrics for path, metrics in source.items() if not path.startswith(tmp_path.as_posix()))
-    assert (
-        "success" in short
-        and all(metric.startswith("success") for metric in short)
-        and short < full
-        and "tasks_to_70" in full
-    )
+    assert "success" in short and all(metric.startswith("success") for metric in short)
+    assert short < full and "tasks_to_70" in full
     beside = factorial.summary({"imagine": runs["imagine"], "truth_frozen": ends["truth_frozen"]})
     assert set(beside.query("metric == 'tasks_to_70_of_truth'")["arm"]) == {"imagine", "truth_frozen"}
 
