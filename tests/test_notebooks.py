@@ -131,6 +131,20 @@ def test_tables_have_the_arms_and_runs_of_their_grid(table, grid, place):
 
 
 @pytest.mark.usefixtures("as_committed")
+def test_all_runs_of_all_grids_are_there(monkeypatch):
+    """Those that `make science` trains: as many as docs/use.md says."""
+    monkeypatch.chdir(ROOT)
+    makefile = Path("Makefile").read_text(encoding="utf-8")
+    pairs = re.findall(r"(configs/\w+\.yaml)=(results/\w+)", makefile)
+    pairs += [(path, "results/ablation") for path in Path("configs").glob("ablation_*.yaml")]
+    tuned = re.search(r"^TUNINGS := (.*)$", makefile, re.MULTILINE)[1].split()
+    pairs += [(f"configs/tuning_{name}.yaml", f"results/tuning/{name}") for name in tuned]
+    runs = {folder for grid, out in pairs for folder in read_grid(grid, out)}
+    lacking = [folder for folder in runs if not (folder / "metrics.jsonl").exists()]
+    assert not lacking and f"all {len(runs):,} are there" in Path("docs/use.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.usefixtures("as_committed")
 def test_figures_and_tables_are_of_the_runs_beside_them():
     """What is committed fits together: a run that was trained again makes every table with it stale."""
     names = ("runs", "ablation", "dials", "reasons", "six", "second_base", "confirm", "reads", "again", "levels")
