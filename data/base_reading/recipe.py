@@ -243,8 +243,10 @@ def _acting(mine: Mapping, first: Mapping) -> str:
         "tool calls that can be read": lambda m: m["readable_calls"],
         "success without notes": lambda m: m["success"],
         "success with true notes": lambda m: m["success_with_truth"],
-        "the same, greedy, 100 validation tasks": lambda m: m["greedy_success_with_truth"]["0"],
     }
+    for level in first["greedy_success_with_truth"]:
+        name = f"of these, level {level}" if level != "0" else "the same, greedy, 100 validation tasks"
+        shown[name] = lambda m, level=level: m["greedy_success_with_truth"][level]
     return "\n".join(f"| {name} | {of(mine):.1%} | {of(first):.1%} |" for name, of in shown.items())
 
 

@@ -13,10 +13,11 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from lfo.config import EnvConfig, evaluation_seed
+from lfo.config import EnvConfig, RunConfig, evaluation_seed
 from lfo.envs import make_environment
 from lfo.envs.phone.callers import ConstantForm, ScriptedAgent, run_scripted
 from lfo.envs.phone.episode import PhoneEpisode
+from lfo.lab.factorial import ends_of, overview
 from lfo.lab.hierarchy import Curve, Study, final, middle, read_curves, tasks_of
 from lfo.lab.reading import SPLIT_NAMES, Runs
 from lfo.lab.statistics import in_percent
@@ -41,8 +42,7 @@ def form_table(runs: Runs) -> pd.DataFrame:
 
     share lacking: of these tasks, those where a needed field is.
     """
-    configs = {c.env.world_seed: c for c in (RunFolder(f).config for folders in runs.values() for f in folders)}
-    rows = []
+    configs, rows = _configs(runs), []
     for split, companies in SPLIT_NAMES.items():
         lack = {world: lacking(c.env, split, c.eval_tasks) for world, c in configs.items()}
         curves = [called(name, c.env, split, c.eval_tasks) for name in CALLERS for c in configs.values()]
@@ -58,6 +58,24 @@ def form_table(runs: Runs) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def form_levels(runs: Runs) -> pd.DataFrame:
+    """Success of `CALLERS` at each level (`lfo.lab.factorial.overview`), in the worlds of these runs."""
+    configs, rows = _configs(runs), []
+    for split, companies in SPLIT_NAMES.items():
+        curves = [called(name, c.env, split, c.eval_tasks) for name in CALLERS for c in configs.values()]
+        levels = {c.env.world_seed: [t.level for t in tasks_of(c.env, split)[: c.eval_tasks]] for c in configs.values()}
+        for level in sorted({level for there in levels.values() for level in there}):
+            there = (c.of([i for i, of in enumerate(levels[c.world]) if of == level]) for c in curves)
+            rows += ends_of([curve for curve in there if curve.companies], companies=companies, level=level)
+    return overview(pd.DataFrame(rows), "level")
+
+
+def _configs(runs: Runs) -> dict[int, RunConfig]:
+    """A config of each world, by its seed."""
+    return {c.env.world_seed: c for c in (RunFolder(f).config for folders in runs.values() for f in folders)}
+
+
+@functools.cache
 def called(name: str, env: EnvConfig, split: str, count: int | None) -> Curve:
     """Whether one of `CALLERS` wins the first `count` tasks of a split, with the users that evaluations have."""
     world, owners = make_environment(env).world, tuple(task.company_id for task in tasks_of(env, split)[:count])

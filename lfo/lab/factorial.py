@@ -318,15 +318,19 @@ def dial_table(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def level_table(
-    runs: Runs, splits: Mapping[str, str] = SPLIT_NAMES, levels: Iterable[int] = LEVELS, by: str = "company_id"
+    runs: Runs,
+    splits: Mapping[str, str] = SPLIT_NAMES,
+    levels: Iterable[int] = LEVELS,
+    by: str = "company_id",
+    kind: str = "outcomes",
 ) -> pd.DataFrame:
     """Success at the last evaluation by arm, companies and level: medians over the runs with 95% intervals.
 
-    splits: with what their companies are called. by: as for `read_curves`.
+    splits: with what their companies are called. by, kind: as for `read_curves`.
     """
     rows: list[dict] = []
     for (split, companies), level in itertools.product(splits.items(), levels):
-        rows += _ends(read_curves(runs, split, (level,), by=by), companies=companies, level=level)
+        rows += ends_of(read_curves(runs, split, (level,), by=by, kind=kind), companies=companies, level=level)
     return pd.DataFrame(rows)
 
 
@@ -344,11 +348,12 @@ def rules_table(runs: Runs) -> pd.DataFrame:
         curves = read_curves(runs, split)
         for rules in VARIATIONS:
             there = (curve.at(ruled[curve.world, rules]) for curve in curves)
-            rows += _ends([curve for curve in there if curve.companies], companies=companies, rules=rules)
+            rows += ends_of([curve for curve in there if curve.companies], companies=companies, rules=rules)
     return pd.DataFrame(rows)
 
 
-def _ends(curves: Sequence[Curve], **named) -> Iterator[dict]:
+def ends_of(curves: Sequence[Curve], **named) -> Iterator[dict]:
+    """Rows of a `level_table`: where each arm's curves end. named: columns that say what they are of."""
     study = Study(curves)
     for arm in study.arms:
         yield {"arm": arm} | named | _numbers(study.find(final, middle(arm), [arm]), "success")

@@ -12,7 +12,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.ticker import PercentFormatter
 
-from lfo.lab.factorial import MOST, NOTED, baseline_of, draw_curves, in_tasks, looks_of
+from lfo.lab.factorial import MOST, NOTED, baseline_of, draw_curves, in_tasks, level_table, looks_of, overview
 from lfo.lab.hierarchy import Study, final, middle, reach, read_curves, relative_to, times_fewer
 from lfo.lab.reading import SPLIT_NAMES, Runs, aligned, by_run, count_runs, frame
 from lfo.lab.statistics import together
@@ -89,6 +89,12 @@ def unaided_table(runs: Runs) -> pd.DataFrame:
                 row |= {"times fewer": fewer.value, "times low": fewer.low, "times high": fewer.high}
             rows.append(row | {"runs": found.runs})
     return pd.DataFrame(rows)
+
+
+def unaided_levels(runs: Runs) -> pd.DataFrame:
+    """What policies do without notes at the last evaluation, at each level (`lfo.lab.factorial.overview`)."""
+    bare, noted = _unaided(runs)
+    return overview(pd.concat([level_table(bare), level_table(noted, kind="unaided_outcomes")]), "level")
 
 
 def unaided_figure(runs: Runs, looks: Mapping[str, dict] | None = None) -> plt.Figure:

@@ -20,18 +20,19 @@ class PageError(ValueError):
 # What README shows: who says the notes, as summary.csv names it, and what that is.
 ROWS = {
     "nothing": "DAPO, where the policy is trained",
-    "backoff": "look-up by company or trade, and circumstances (`table`: silent once somebody served)",
-    "boosted": "trees on words, told what a field is",
-    "additive": "a classifier, told what fields and circumstances are",
-    "grammar": "a parser of all that is said here",
+    "backoff": "look-up by company or trade, and circumstances (`table`: silent after service)",
+    "boosted": "trees on words, told of fields",
+    "additive": "a classifier told of fields and circumstances",
+    "grammar": "a parser of all that is said",
     "world model": "`imagine`: what it predicts",
-    "truth": "what would really be answered",
+    "truth": "the real answers",
 }
 # And the figures that it shows, where they were drawn.
 FIGURES = {
-    "04_factorial": "who says the notes, policy frozen and trained",
+    "04_factorial": "who says the notes; worlds 1 to 5",
+    "04_confirm": "the same in ten unseen worlds",
     "04_dials": "circumstances and reasons, policy frozen; worlds 1 to 3, one run each",
-    "04_curves": "success against sampled tasks",
+    "04_confirm_curves": "success against sampled tasks, unseen worlds",
 }
 CLAIMED = (
     "Most claims ([rule](docs/metrics.md#verdicts)), what was found, or how many hold (`_frozen`: policy frozen;\n"
@@ -78,6 +79,7 @@ TABLES = {
     "04_form": "### One form for all, and users who lack a field\n\n"
     "Success at the end, beside a caller without a model that asks for the same three fields everywhere; a user who\n"
     "lacks a field that is needed may be asked once more, by when a CSR may have named all of them:",
+    "04_form_levels": "### One form for all, by level\n\nThe callers without a model:",
     "04_factor": "### Tasks to nine tenths of the baseline\n\n"
     "Sampled tasks to nine tenths of what the baseline ends with after its 800, and how many times fewer\n"
     "than the baseline's own that is (described, not judged; no interval where many draws never arrive):",
@@ -246,6 +248,7 @@ TABLES = {
     "08_unaided": "### Feedback: what policies do without notes\n\n"
     "Trained policies without any note at the end ([curves](../results/08_unaided.png)); with notes: the same\n"
     "episodes with those that they were trained with:",
+    "08_unaided_levels": "### Feedback: what policies do without notes, by level\n\nThe same without any note:",
     "08_why": "### Feedback: why it does not add to the notes\n\n"
     "Claims that runs with notes alone, and those whose teacher heard no feedback, succeed more often once they are\n"
     "told the truth, and that world models know more with notes alone; each against runs with notes and feedback:",

@@ -8,7 +8,7 @@ from test_factorial import write_run
 from lfo.config import RunConfig, build
 from lfo.envs import make_environment
 from lfo.envs.phone.callers import play_scripted
-from lfo.lab.constant_form import CALLERS, form_table, lacking
+from lfo.lab.constant_form import CALLERS, form_levels, form_table, lacking
 from lfo.lab.hierarchy import tasks_of
 from lfo.lab.reading import SPLIT_NAMES
 
@@ -46,6 +46,19 @@ def test_callers_with_one_form_win_what_they_win(tmp_path):
         for task in tasks_of(ENV, "validation")[:COUNT]
     ]
     assert shares[0] == round(100 * np.mean(wins)) > shares[1] > 0
+
+
+def test_callers_win_at_each_level_what_they_win(tmp_path):
+    """The first of them as the reference policy of that name."""
+    table = form_levels({"ours": [write_run(tmp_path / "seed0", {}, {"validation": ["0" * COUNT]})]})
+    shares = table[table["companies"] == SPLIT_NAMES["validation"]].set_index("arm").loc["constant-form"]
+    built, wins = make_environment(ENV), {}
+    for task in tasks_of(ENV, "validation")[:COUNT]:
+        won = play_scripted(built.world, task, "constant-form", built.rules).success
+        wins.setdefault(f"level {task.level}", []).append(won)
+    expected = {level: round(100 * np.mean(won)) for level, won in wins.items()}
+    assert {level: int(shares[level].partition("%")[0]) for level in wins} == expected and len(wins) == 5
+    assert table["arm"].tolist() == [*CALLERS] * 2 and len({*expected.values()}) > 1
 
 
 def test_where_nobody_lacks_anything_there_is_no_share(tmp_path):

@@ -24,8 +24,10 @@ from lfo.lab.guided import (
     question_table,
     training_figure,
     unaided_figure,
+    unaided_levels,
     unaided_table,
 )
+from lfo.lab.hierarchy import tasks_of
 from lfo.lab.reading import SPLIT_NAMES
 from lfo.lab.statistics import REFUTED, SUPPORTED, UNDECIDED
 from lfo.lab.sweep import by_arm, read_grid
@@ -181,6 +183,16 @@ def test_what_a_policy_can_do_without_its_notes(without_notes):
     assert tasks == {"baseline": "40", "feedback": "40", "imagine": "80"}, "with no interval: draws are 0, too"
     assert found["times fewer"].dropna().to_dict() == {"feedback": 1.0, "imagine": 0.5}, "twice the tasks"
     assert unaided_table({"frozen": without_notes["frozen"]}).empty
+
+
+def test_what_a_policy_can_do_without_its_notes_at_each_level(without_notes):
+    """One of the four tasks is done without notes: at its level, as often as there are tasks of this level."""
+    levels = [task.level for task in tasks_of(RunFolder(without_notes["imagine"][1]).config.env, "test")[:4]]
+    table = unaided_levels(without_notes).set_index(["companies", "arm"]).loc[SPLIT_NAMES["test"]]
+    found = {level: int(table.loc["imagine", f"level {level}"].partition("%")[0]) for level in levels}
+    assert found == {n: round(100 * (n == levels[3]) / levels.count(n)) for n in levels} and len(found) > 1
+    assert [*table.index] == ["baseline", "feedback", "imagine"] and table.loc["imagine", "runs"] == 1
+    assert unaided_levels({"frozen": without_notes["frozen"]}).empty
 
 
 def test_curves_without_notes(without_notes):
