@@ -58,7 +58,7 @@ unexport MPLBACKEND
 
 PAPERMILL = $(BIN)/papermill -k python3 --cwd . --log-output
 
-.PHONY: help setup results lab notebooks science test test-notebooks test-vllm test-verifiers test-adapters test-extras setup-vllm setup-beside bench base base-without base-reading base-shell base-twc site test-wheel test-browser clean
+.PHONY: help setup results lab notebooks figures science test test-notebooks test-vllm test-verifiers test-adapters test-extras setup-vllm setup-beside bench base base-without base-reading base-shell base-twc site test-wheel test-browser clean
 
 help:  ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -87,15 +87,19 @@ lab: setup  ## open JupyterLab on notebooks/, with this environment and its sett
 	@echo "== lab: notebooks/, kernel \"Python 3\" of $(VENV); Ctrl-C twice ends it"
 	$(BIN)/jupyter lab $(LAB_OPTIONS) notebooks
 
-notebooks: setup  ## run all notebooks in order, write results/
+notebooks: setup  ## run all notebooks in order, write results/; OPTIONS are for papermill
 	@mkdir -p results
 	@set -e; for name in $(NOTEBOOKS); do \
 		echo "== notebooks: notebooks/$$name.ipynb -> results/$$name.ipynb"; \
-		$(PAPERMILL) notebooks/$$name.ipynb results/$$name.ipynb; \
+		$(PAPERMILL) $(OPTIONS) notebooks/$$name.ipynb results/$$name.ipynb; \
 		$(BIN)/lfo tidy results/$$name.ipynb; \
 	done
 	@$(BIN)/lfo readme
 	@echo "== notebooks: the executed notebooks, metrics, tables and figures are in results/"
+
+# 01 and 07 train nothing that is kept, 03 in world 0 alone: `make results`.
+figures: setup  ## draw tables and figures of the runs in results/ again, without training (an hour or less)
+	@$(MAKE) --no-print-directory notebooks NOTEBOOKS='$(filter-out 01_% 03_% 07_%,$(NOTEBOOKS))' OPTIONS='-p train_missing False'
 
 science: BEGAN := $(shell date +%s)
 science: setup  ## say how long everything takes, then tune and run all notebooks; resumes where it was interrupted
