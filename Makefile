@@ -26,6 +26,8 @@ BENCHMARKS := world_model ranks feedback scaling precision run task_server merge
 
 NOTEBOOKS  := 01_data_generation 02_baseline_dapo 03_dual_lora 04_transfer_eval 05_lambda_ablation \
               06_wm_probing 07_scaling 08_feedback_guided_dapo 09_shell_ppo 10_public_world
+# Options for papermill.
+OPTIONS    :=
 # Not the core, which must be covered; vLLM's engines are covered in an environment of their own.
 NO_CORE    := lfo/lab/**,lfo/cli.py,lfo/rollout/vllm/**
 
@@ -97,8 +99,8 @@ notebooks: setup  ## run all notebooks in order, write results/; OPTIONS are for
 	@$(BIN)/lfo readme
 	@echo "== notebooks: the executed notebooks, metrics, tables and figures are in results/"
 
-# 01 and 07 train nothing that is kept, 03 in world 0 alone: `make results`.
-figures: setup  ## draw tables and figures of the runs in results/ again, without training (an hour or less)
+# 01 and 07 have no runs that are kept, 03 has those of `make results`.
+figures: setup  ## draw tables and figures of the runs in results/ again, without training
 	@$(MAKE) --no-print-directory notebooks NOTEBOOKS='$(filter-out 01_% 03_% 07_%,$(NOTEBOOKS))' OPTIONS='-p train_missing False'
 
 science: BEGAN := $(shell date +%s)

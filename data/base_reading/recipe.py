@@ -210,7 +210,7 @@ as well:
 {answers}
 
 And what the [embedded base](../base/README.md) is measured by, in world 0 ({rollouts} rollouts each without notes
-and with true ones), beside that. A policy begins a little worse with this one:
+and with true ones), beside that. A policy begins a little worse with this one (levels 4 and 5 have ten tasks each):
 
 | | this base | the embedded base |
 |---|---|---|
