@@ -30,9 +30,9 @@ ROWS = {
 # And the figures that it shows, where they were drawn.
 FIGURES = {
     "04_factorial": "who says the notes; worlds 1 to 5",
-    "04_confirm": "some of these in nine or ten unseen worlds",
+    "04_confirm": "some of these in unseen worlds",
     "04_dials": "circumstances and reasons, policy frozen; worlds 1 to 3, one run each",
-    "04_confirm_curves": "success against sampled tasks, unseen worlds",
+    "04_confirm_curves": "success against tasks, unseen worlds",
 }
 CLAIMED = (
     "Most claims ([rule](docs/metrics.md#verdicts)), what was found, or how many hold (`_frozen`: policy frozen;\n"
