@@ -20,7 +20,7 @@ class PageError(ValueError):
 # What README shows: who says the notes, as summary.csv names it, and what that is.
 ROWS = {
     "nothing": "DAPO, where the policy is trained",
-    "backoff": "look-up by company or trade, and circumstances (`table`: mute once one served)",
+    "backoff": "look-up by company or trade, and circumstances (`table`: silent once somebody served)",
     "boosted": "trees on words, told of fields",
     "additive": "a classifier told of fields and circumstances",
     "grammar": "a parser of all that is said",
@@ -30,7 +30,7 @@ ROWS = {
 # And the figures that it shows, where they were drawn.
 FIGURES = {
     "04_factorial": "who says the notes; worlds 1 to 5",
-    "04_confirm": "some of these in unseen worlds",
+    "04_confirm": "some in unseen worlds",
     "04_dials": "circumstances and reasons, policy frozen; worlds 1 to 3, one run each",
     "04_confirm_curves": "success against tasks, unseen worlds",
 }
