@@ -13,15 +13,14 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from lfo.config import EnvConfig, RunConfig, evaluation_seed
+from lfo.config import EnvConfig, evaluation_seed
 from lfo.envs import make_environment
 from lfo.envs.phone.callers import ConstantForm, ScriptedAgent, run_scripted
 from lfo.envs.phone.episode import PhoneEpisode
-from lfo.lab.factorial import ends_of, overview
+from lfo.lab.factorial import config_of_each_world, ends_of, overview
 from lfo.lab.hierarchy import Curve, Study, final, middle, read_curves, tasks_of
 from lfo.lab.reading import SPLIT_NAMES, Runs
 from lfo.lab.statistics import in_percent
-from lfo.runs import RunFolder
 
 WHERE = {None: "all tasks", False: "nothing is lacking", True: "a needed field is lacking"}
 
@@ -42,7 +41,7 @@ def form_table(runs: Runs) -> pd.DataFrame:
 
     share lacking: of these tasks, those where a needed field is.
     """
-    configs, rows = _configs(runs), []
+    configs, rows = config_of_each_world(runs), []
     for split, companies in SPLIT_NAMES.items():
         lack = {world: lacking(c.env, split, c.eval_tasks) for world, c in configs.items()}
         curves = [called(name, c.env, split, c.eval_tasks) for name in CALLERS for c in configs.values()]
@@ -60,7 +59,7 @@ def form_table(runs: Runs) -> pd.DataFrame:
 
 def form_levels(runs: Runs) -> pd.DataFrame:
     """Success of `CALLERS` at each level (`lfo.lab.factorial.overview`), in the worlds of these runs."""
-    configs, rows = _configs(runs), []
+    configs, rows = config_of_each_world(runs), []
     for split, companies in SPLIT_NAMES.items():
         curves = [called(name, c.env, split, c.eval_tasks) for name in CALLERS for c in configs.values()]
         levels = {c.env.world_seed: [t.level for t in tasks_of(c.env, split)[: c.eval_tasks]] for c in configs.values()}
@@ -68,11 +67,6 @@ def form_levels(runs: Runs) -> pd.DataFrame:
             there = (c.of([i for i, of in enumerate(levels[c.world]) if of == level]) for c in curves)
             rows += ends_of([curve for curve in there if curve.companies], companies=companies, level=level)
     return overview(pd.DataFrame(rows), "level")
-
-
-def _configs(runs: Runs) -> dict[int, RunConfig]:
-    """A config of each world, by its seed."""
-    return {c.env.world_seed: c for c in (RunFolder(f).config for folders in runs.values() for f in folders)}
 
 
 @functools.cache

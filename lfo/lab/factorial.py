@@ -337,10 +337,9 @@ def level_table(
 def rules_table(runs: Runs) -> pd.DataFrame:
     """`level_table` by how a company's rules depart from those that are usual in its industry (typical | extra |
     different), all levels."""
-    envs = {c.env.world_seed: c.env for c in (RunFolder(f).config for folders in runs.values() for f in folders)}
     ruled: dict[tuple, set[str]] = defaultdict(set)
-    for seed, env in envs.items():
-        world = make_environment(env).world
+    for seed, config in config_of_each_world(runs).items():
+        world = make_environment(config.env).world
         for company in world.companies:
             ruled[seed, world.variation(company)].add(company)
     rows: list[dict] = []
@@ -350,6 +349,11 @@ def rules_table(runs: Runs) -> pd.DataFrame:
             there = (curve.at(ruled[curve.world, rules]) for curve in curves)
             rows += ends_of([curve for curve in there if curve.companies], companies=companies, rules=rules)
     return pd.DataFrame(rows)
+
+
+def config_of_each_world(runs: Runs) -> dict[int, RunConfig]:
+    """By the world's seed, that of one of its runs."""
+    return {c.env.world_seed: c for c in (RunFolder(f).config for folders in runs.values() for f in folders)}
 
 
 def ends_of(curves: Sequence[Curve], **named) -> Iterator[dict]:
