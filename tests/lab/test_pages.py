@@ -73,13 +73,15 @@ imagine needs 3 times fewer: baseline,test,3.4,3.1,4,15,1.0,supported
 
 @pytest.fixture
 def root(tmp_path):
-    """A repository with two pages and two rows of results."""
+    """A repository with three pages and two rows of results."""
     (tmp_path / "results").mkdir()
     (tmp_path / "docs").mkdir()
     (tmp_path / "results" / "summary.csv").write_text(SUMMARY)
     (tmp_path / "results" / "04_attempts.md").write_text("| a |\n")
+    (tmp_path / "results" / "08_attempts.md").write_text("| b |\n")
     (tmp_path / "README.md").write_text("Ours.\n<!-- headline -->\nold\n<!-- /headline -->\nOurs, too.\n")
-    (tmp_path / "docs" / "results.md").write_text("<!-- tables --><!-- /tables -->")
+    for page in (pages.OTHER_TABLES, pages.FEEDBACK_TABLES):
+        (tmp_path / "docs" / page).write_text("<!-- tables --><!-- /tables -->")
     return tmp_path
 
 
@@ -141,12 +143,15 @@ def test_only_the_marked_places_are_written(root):
     written = pages.write_pages(root)
     assert [path.relative_to(root).as_posix() for path in written] == [
         "README.md",
-        "docs/results.md",
+        "docs/tables.md",
+        "docs/feedback_tables.md",
     ]
     readme = (root / "README.md").read_text()
     assert readme.startswith("Ours.\n<!-- headline -->\nGreedy") and "\nold\n" not in readme
     assert readme.endswith("\n<!-- /headline -->\nOurs, too.\n")
-    assert pages.TABLES["04_attempts"] in (root / "docs" / "results.md").read_text()
+    for page, name, table in (("tables", "04_attempts", "| a |"), ("feedback_tables", "08_attempts", "| b |")):
+        shown = f"<!-- tables -->\n{pages.TABLES[name]}\n\n{table}\n\n`results/{name}.csv`\n<!-- /tables -->"
+        assert (root / "docs" / f"{page}.md").read_text() == shown, "under it stands where it is for programs"
     before = [path.read_text() for path in written]
     pages.write_pages(root)
     assert [path.read_text() for path in written] == before
