@@ -232,7 +232,6 @@ class Study:
     def __init__(self, curves: Sequence[Curve], count: int = DRAWS):
         self.curves, self.count = list(curves), count
         self._measured: dict[tuple[str, Measure], np.ndarray] = {}
-        self._weighed: dict[tuple[int, tuple[str, ...]], np.ndarray] = {}
 
     @property
     def arms(self) -> list[str]:
@@ -303,11 +302,8 @@ class Study:
 
     def _resampled(self, curve: Curve, measure: Measure) -> np.ndarray:
         """The measure of one run, for every time that its world was drawn."""
-        key = curve.world, curve.companies
-        if key not in self._weighed:
-            rng = np.random.default_rng(derive_seed("tasks", curve.world))
-            self._weighed[key] = _resampled_tasks(rng, curve.companies, int((self._worlds == curve.world).sum()))
-        success = curve.success(self._weighed[key])
+        weights = _resampled_tasks(curve.world, curve.companies, int((self._worlds == curve.world).sum()))
+        success = curve.success(weights.astype(float))
         return np.where(np.isnan(success).any(axis=0), math.nan, measure(curve.tasks, success))
 
 
@@ -320,13 +316,14 @@ def _interval(drawn: np.ndarray) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _resampled_tasks(rng: np.random.Generator, companies: Sequence[str], count: int) -> np.ndarray:
-    """(T, count): how often each task is drawn. As many companies as there are are drawn with replacement, and of each,
-    every time, as many tasks as it has."""
-    members: dict[str, list[int]] = defaultdict(list)
+@functools.lru_cache(maxsize=256)  # tables ask for the same again and again, and it takes most of their time
+def _resampled_tasks(world: int, companies: tuple[str, ...], count: int) -> np.ndarray:
+    """(T, count): how often each task of a world is drawn. As many companies as there are are drawn with replacement,
+    and of each, every time, as many tasks as it has."""
+    rng, members = np.random.default_rng(derive_seed("tasks", world)), defaultdict[str, list[int]](list)
     for index, company in enumerate(companies):
         members[company].append(index)
-    drawn = np.empty((len(companies), count))
+    drawn = np.empty((len(companies), count), np.uint32)  # half the memory
     picked = rng.multinomial(len(members), np.full(len(members), 1 / len(members)), size=count)
     for often, group in zip(picked.T, members.values(), strict=True):
         drawn[group] = rng.multinomial(often * len(group), np.full(len(group), 1 / len(group))).T
