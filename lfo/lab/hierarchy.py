@@ -346,15 +346,21 @@ def correlate(x: Sequence[float], y: Sequence[float], runs: Sequence[tuple[int, 
         return [point for some in picked for i in rng.integers(len(some), size=len(some)) for point in some[i]]
 
     groups = [[*itertools.chain(*some)] for some in nested] if len(nested) > 1 else [*itertools.chain(*nested)]
-    drawn = np.array([_ranked(x, y, draw()) for _ in range(DRAWS)])
-    found, count = _ranked(x, y, [*range(len(x))]), sum(map(len, nested))
-    return Finding(found, *_interval(drawn), count, drawn, [_ranked(x, y, group) for group in groups])
+    drawn = _ranked(x, y, [draw() for _ in range(DRAWS)])
+    (found,), count = _ranked(x, y, [[*range(len(x))]]), sum(map(len, nested))
+    return Finding(float(found), *_interval(drawn), count, drawn, _ranked(x, y, groups).tolist())
 
 
-def _ranked(x: np.ndarray, y: np.ndarray, chosen: list[int]) -> float:
-    if len(set(x[chosen])) < 2 or len(set(y[chosen])) < 2:
-        return math.nan
-    return float(np.corrcoef(stats.rankdata(x[chosen]), stats.rankdata(y[chosen]))[0, 1])
+def _ranked(x: np.ndarray, y: np.ndarray, choices: Sequence[Sequence[int]]) -> np.ndarray:
+    """Spearman's correlation of each choice of points, those of one length at once."""
+    found, lengths = np.full(len(choices), math.nan), np.array([len(chosen) for chosen in choices])
+    for length in np.unique(lengths):
+        rows = np.flatnonzero(lengths == length)
+        chosen = np.array([choices[row] for row in rows], dtype=int)
+        a, b = (stats.rankdata(some[chosen], axis=1) - (length + 1) / 2 for some in (x, y))
+        spread = np.sqrt((a * a).sum(axis=1) * (b * b).sum(axis=1))
+        found[rows] = (a * b).sum(axis=1) / np.where(spread > 0, spread, math.nan)
+    return found
 
 
 def middle(arm: str) -> Statistic:
