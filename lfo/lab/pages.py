@@ -38,7 +38,7 @@ CLAIMED = (
     "Most claims ([rule](docs/metrics.md#verdicts)), what was found, or how many hold (`_frozen`: policy frozen;\n"
     "area: mean success over 320 tasks):\n"
 )
-# Claims that begin with these are in docs/results.md alone.
+# Claims that begin with these are in docs/ alone.
 ELSEWHERE = ("imagine_memory", "imagine_silent", "imagine is better than cloning")
 OTHER_TABLES, FEEDBACK_TABLES = "tables.md", "feedback_tables.md"
 KNOWN, NEW = "validation", "test"
@@ -242,10 +242,10 @@ TABLES = {
     "08_failures": "## Feedback: what goes wrong\n\n"
     "Episodes that fail, and of these the share in which something of a kind does; policies by themselves, "
     "after training; two episodes of every task:",
-    "08_levels": "## Feedback: by level\n\nSuccess at the end by level, as above:",
+    "08_levels": "## Feedback: by level\n\nSuccess at the end [by level](tables.md#by-level):",
     "08_attempts": "## Feedback: another try\n\nSuccess within k attempts; from the second on feedback is read:",
     "08_second_attempts": "## Feedback: two attempts, by level\n\nSuccess within two attempts:",
-    "08_costs": "## Feedback: what it costs\n\nAs above:",
+    "08_costs": "## Feedback: what it costs\n\n[Columns](tables.md#what-it-costs) as beside other arms:",
     "08_unaided": "## Feedback: what policies do without notes\n\n"
     "Trained policies without any note at the end ([curves](../results/08_unaided.png)); with notes: the same\n"
     "episodes with those that they were trained with:",
@@ -253,9 +253,10 @@ TABLES = {
     "08_why": "## Feedback: why it does not add to the notes\n\n"
     "Claims that runs with notes alone, and those whose teacher heard no feedback, succeed more often once they are\n"
     "told the truth, and that world models know more with notes alone; each against runs with notes and feedback:",
-    "08_told": "## Feedback: told more and less\n\nThese policies, by what they are told at the end, as above:",
+    "08_told": "## Feedback: told more and less\n\n"
+    "These policies, by what they are told at the end ([what that is](tables.md#what-bounds-the-policy)):",
     "08_factor": "## Feedback: tasks to nine tenths of the baseline\n\n"
-    "Tasks to nine tenths of what the baseline ends with, as above:",
+    "Tasks to nine tenths of what the baseline ends with ([columns](tables.md#tasks-to-nine-tenths-of-the-baseline)):",
     "08_kinds": "## Feedback: new kinds of task\n\n"
     "New kinds of task: trained on levels 1 to 3 alone, measured at 4 and 5 as well:",
     "08_kinds_verdicts": "## Claim about new kinds of task\n\nWhat becomes of the claim about them:",
@@ -271,7 +272,7 @@ TABLES = {
     "([feedback](feedback.md#who-says-it-where-the-update-happens-and-other-settings),\n"
     "[columns](metrics.md#one-more-attempt-lfolabcriticspy)):",
     "08_tuning": "## Feedback: its settings\n\n"
-    "Its settings in tuning worlds, which no figure above shows, at known companies; mind how few runs:",
+    "Its settings in tuning worlds, which no other table here shows, at known companies; mind how few runs:",
     "09_factorial": "## The shell\n\n"
     "The shell world: success on tasks with house tools, at known and at new machines "
     "([notebook 09](../notebooks/09_shell_ppo.ipynb)):",

@@ -157,6 +157,11 @@ def test_only_the_marked_places_are_written(root):
     assert [path.read_text() for path in written] == before
 
 
+@pytest.mark.parametrize("page", [pages.OTHER_TABLES, pages.FEEDBACK_TABLES])
+def test_a_page_of_tables_is_not_cut_by_viewers(page):
+    assert (ROOT / "docs" / page).stat().st_size < 500_000, "give some of its tables a page of their own (`page_of`)"
+
+
 @pytest.mark.parametrize("page", ["", "<!-- a -->", "<!-- /a --><!-- a -->", "<!-- a --><!-- /a --><!-- a -->"])
 def test_a_page_without_its_place_is_refused(page):
     with pytest.raises(pages.PageError, match="<!-- a -->"):
