@@ -316,18 +316,18 @@ def _interval(drawn: np.ndarray) -> tuple[float, float]:
     return float(low), float(high)
 
 
-@functools.lru_cache(maxsize=256)  # tables ask for the same again and again, and it takes most of their time
+@functools.lru_cache(maxsize=256)  # tables ask for the same again and again
 def _resampled_tasks(world: int, companies: tuple[str, ...], count: int) -> np.ndarray:
     """(T, count): how often each task of a world is drawn. As many companies as there are are drawn with replacement,
     and of each, every time, as many tasks as it has."""
     rng, members = np.random.default_rng(derive_seed("tasks", world)), defaultdict[str, list[int]](list)
     for index, company in enumerate(companies):
         members[company].append(index)
-    drawn = np.empty((len(companies), count), np.uint16)  # a quarter of the memory
+    drawn = np.empty((len(companies), count), np.uint16)  # counts are small, and many are kept
     picked = rng.multinomial(len(members), np.full(len(members), 1 / len(members)), size=count)
     for often, group in zip(picked.T, members.values(), strict=True):
         drawn[group] = rng.multinomial(often * len(group), np.full(len(group), 1 / len(group))).T
-    drawn.setflags(write=False)  # as others get it, too
+    drawn.setflags(write=False)  # whoever asks again gets the same array
     return drawn
 
 

@@ -410,13 +410,9 @@ def page_of(table: str) -> str:
 
 def parts(root: str | Path) -> dict[Path, dict[str, str]]:
     """What is generated: page -> name of a place -> its text."""
-    root = Path(root)
-    return {
-        root / "README.md": {"headline": headline(root / "results")},
-        **{
-            root / "docs" / page: {"tables": tables(root / "results", page)} for page in (OTHER_TABLES, FEEDBACK_TABLES)
-        },
-    }
+    root, results = Path(root), Path(root) / "results"
+    shown = {root / "docs" / page: {"tables": tables(results, page)} for page in (OTHER_TABLES, FEEDBACK_TABLES)}
+    return {root / "README.md": {"headline": headline(results)}} | shown
 
 
 def filled(page: str, name: str, text: str) -> str:

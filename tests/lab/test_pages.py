@@ -73,7 +73,7 @@ imagine needs 3 times fewer: baseline,test,3.4,3.1,4,15,1.0,supported
 
 @pytest.fixture
 def root(tmp_path):
-    """A repository with three pages and two rows of results."""
+    """A repository with three pages, two rows of results and a table for each page of tables."""
     (tmp_path / "results").mkdir()
     (tmp_path / "docs").mkdir()
     (tmp_path / "results" / "summary.csv").write_text(SUMMARY)
