@@ -137,9 +137,12 @@ def trajectory(codec: Codec, row: Rollout) -> dict:
     return {"kind": "trajectory", **facts, "text": codec.decode(row.tokens)}
 
 
-def examine(engine: Engine, codec: Codec, coupling: Coupling, split: str) -> dict[str, float]:
-    """What the world model, or a memory, knows of what a split hides, as the environment asks it."""
-    return codec.env.knowledge.examine(lambda asked: answers(engine, codec, coupling, asked), split)
+def examine(engine: Engine, codec: Codec, coupling: Coupling, split: str, most: int | None = None) -> dict[str, float]:
+    """What the world model, or a memory, knows of what a split hides, as the environment asks it.
+
+    most: the split's first tasks that it is asked about; all of them if None.
+    """
+    return codec.env.knowledge.examine(lambda asked: answers(engine, codec, coupling, asked), split, most)
 
 
 def answers(engine: Engine, codec: Codec, coupling: Coupling, asked: Sequence[Question]) -> list[str]:
@@ -178,7 +181,7 @@ def evaluation_rows(
         if predicts:
             rows += reply_rows(engine, codec, [e for row in played for e in row.examples][:JUDGED], coupling)
         if predicts or coupling.recall:
-            rows.append({"kind": "rules", **examine(engine, codec, coupling, split)})
+            rows.append({"kind": "rules", **examine(engine, codec, coupling, split, c.eval_tasks)})
         if c.tracker:
             rows += [trajectory(codec, row) for row in spread(played)]
         out += [{"split": split, **row} for row in rows]

@@ -162,8 +162,13 @@ class Knowledge(Protocol):
         """How any text of an attempt at a task is rewritten so that nothing is left that only its own company has; the
         same is rewritten alike everywhere."""
 
-    def examine(self, ask: Callable[[Sequence[Question]], list[str]], split: str) -> dict[str, float]:
-        """How much of what is hidden in a split a world model can tell, which `ask` asks; metrics by name."""
+    def examine(
+        self, ask: Callable[[Sequence[Question]], list[str]], split: str, most: int | None = None
+    ) -> dict[str, float]:
+        """How much of what is hidden in a split a world model can tell, which `ask` asks; metrics by name.
+
+        most: only the split's first tasks, so many.
+        """
 
 
 @dataclasses.dataclass(frozen=True)

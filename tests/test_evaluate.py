@@ -239,6 +239,7 @@ def test_the_environments_examination_asks_the_world_model(codec):
     assert found == {"rule_accuracy": 1 / 4, "rule_accuracy_typical": 1 / 4, "rule_accuracy_way": 0.0, "n": 8}
     assert {p.adapter for p in engine.prompts} == {"world_model"} and len(engine.prompts) == 8
     assert codec.decode(engine.prompts[0].tokens).endswith("<|/action|><|predict_csr|><|csr|>")
+    assert examine(engine, codec, HEARD, "train", 1)["n"] == 1  # of the first task alone
 
 
 # --- a whole evaluation ----------------------------------------------------------------------

@@ -275,20 +275,22 @@ class PhoneKnowledge:
         demands = self._world.demands(company.company_id, goals_in(request), circumstances_in(request))
         return set(demands.owners.values()) <= set(departments)
 
-    def steps(self, split: str) -> list[Step]:
-        """All calls on the ways of a split's tasks, of all levels, the same ones once."""
+    def steps(self, split: str, most: int | None = None) -> list[Step]:
+        """All calls on the ways of a split's tasks, of all levels, the same ones once; of its first `most` tasks."""
         found: dict[Question, Step] = {}
-        for task in self._world.split(split):
+        for task in self._world.split(split)[:most]:
             for step in self.way(task.request, looked_up(self._world, task.company_id), task.task_id):
                 found.setdefault(step.question, step)
         return list(found.values())
 
-    def examine(self, ask: Callable[[Sequence[Question]], list[str]], split: str) -> dict[str, float]:
+    def examine(
+        self, ask: Callable[[Sequence[Question]], list[str]], split: str, most: int | None = None
+    ) -> dict[str, float]:
         """Share of the `steps` of a split to which the answer means what the truth means.
 
         Also by whether the company follows the typical rules, and of those that send the caller elsewhere.
         """
-        asked = self.steps(split)
+        asked = self.steps(split, most)
         answers = ask([step.question for step in asked])
         means = phrasings.meaning
         hits = {step.question: means(text) == means(step.truth) for text, step in zip(answers, asked, strict=True)}

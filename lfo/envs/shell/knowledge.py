@@ -129,16 +129,17 @@ class ShellKnowledge(PlainKnowledge):
         own, other = re.compile(rf"\b{re.escape(name)}\b"), rng.choice(self._names)
         return lambda text: own.sub(other, text)
 
-    def examine(self, ask: Callable[[Sequence[Question]], list[str]], split: str) -> dict[str, float]:
+    def examine(
+        self, ask: Callable[[Sequence[Question]], list[str]], split: str, most: int | None = None
+    ) -> dict[str, float]:
         """Share of the house tools in a split's tasks of which the answer names exactly what they want.
 
         Also of those on machines that do as is usual for their kind.
         """
         asked = {
             (task.machine, tool): Question(task.instruction, (), _run(tool))
-            for task in self._tasks
+            for task in [task for task in self._tasks if task.split == split][:most]
             for tool in task.house
-            if task.split == split
         }
         answers = ask(list(asked.values()))
         hits = {

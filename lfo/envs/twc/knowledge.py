@@ -110,10 +110,12 @@ class TwcKnowledge(PlainKnowledge):
         """Every text as it is."""
         return str
 
-    def examine(self, ask: Callable[[Sequence[Question]], list[str]], split: str) -> dict[str, float]:
+    def examine(
+        self, ask: Callable[[Sequence[Question]], list[str]], split: str, most: int | None = None
+    ) -> dict[str, float]:
         """Share of the answers that say rightly whether a thing belongs somewhere: of the first things of a split, one
         place where it does and one where it does not. Also of each of the two alone."""
-        tasks = [task for task in self._tasks if task.split == split][:EXAMINED]
+        tasks = [task for task in self._tasks if task.split == split][:most][:EXAMINED]
         asked = [(task, place) for task in tasks for place in (task.right[0], wrong_place(task))]
         requests = [
             Question(f"{IN}{task.room}.", (), _put(task.thing, label(task.places, place))) for task, place in asked

@@ -645,6 +645,7 @@ def test_steps_by_hand(tiny):
         ("two", CS, "auth_failed"),
         ("two", "Billing", "auth_failed"),
     ]
+    assert PhoneKnowledge(tiny, (5,)).steps("train", 2) == asked[:4]  # its first two tasks
     assert PhoneKnowledge(tiny).steps("nowhere") == []
 
 
@@ -672,6 +673,7 @@ def test_a_perfect_world_model_answers_every_step(world, split):
     }
     asked = [step.question for step in known.steps(split)]
     assert truthful(asked) != [known.truth(question) for question in asked]
+    assert known.examine(truthful, split, 10)["n"] == len(known.steps(split, 10)) < len(asked)
     assert known.examine(lambda questions: [], "nowhere")["n"] == 0
 
 

@@ -139,6 +139,7 @@ def test_the_examination_is_passed_by_who_knows(knowledge):
         told = knowledge.examine(lambda questions: [knowledge.truth(q) for q in questions], split)
         assert told["rule_accuracy"] == told["rule_accuracy_typical"] == 1 and told["n"] > 15
         assert knowledge.examine(lambda questions: [""] * len(questions), split)["rule_accuracy"] == 0
+        assert 0 < knowledge.examine(lambda questions: [""] * len(questions), split, 20)["n"] < told["n"]
 
 
 def test_what_nobody_does_here_is_refused(knowledge, house_tasks):

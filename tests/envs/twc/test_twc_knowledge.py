@@ -108,6 +108,7 @@ def test_the_examination_is_passed_by_who_knows(knowledge):
         assert told == {"rule_accuracy": 1, "rule_accuracy_right": 1, "rule_accuracy_wrong": 1, "n": 32}
         silent = knowledge.examine(lambda questions: [""] * len(questions), split)
         assert silent["rule_accuracy"] == 0
+        assert knowledge.examine(lambda questions: [""] * len(questions), split, 3)["n"] == 6
 
 
 def test_nobody_dreams_or_is_classified_here(knowledge):
@@ -165,5 +166,5 @@ def test_the_loop_runs_in_the_game(make_config, tmp_path):
     rows = run.metrics()
     assert run.newest()["tasks"] == 4
     assert {row["split"] for row in rows if row["kind"] == "success"} == {"train", "test"}
-    assert {row["n"] for row in rows if row["kind"] == "rules"} == {32}
+    assert {row["n"] for row in rows if row["kind"] == "rules"} == {2}  # the one task, two places
     assert OPEN in make(config.env).tools
