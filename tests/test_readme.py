@@ -315,6 +315,29 @@ def test_where_a_world_model_is_ahead_of_a_table_is_as_it_was_judged():
     assert len(readers) == 4 and {row["verdict"] for row in readers} == {"undecided"}
 
 
+def test_where_a_classifier_is_ahead_of_the_world_model_is_as_it_was_measured():
+    """In the dials: at known and new companies, without circumstances (where reasons change nothing) and with."""
+    rows = read_table(ROOT / "results" / "04_dials.csv")
+    ends = {
+        (row["replies"], row["circumstances"], row["companies"][:3]): [
+            int(row[name].partition("%")[0]) for name in ("linear", "world model")
+        ]
+        for row in rows
+        if (row["replies"], row["circumstances"]) != ("reasons", "0")  # the same as with lists
+    }
+    behind = [place for place, (linear, model) in ends.items() if linear <= model]
+    assert behind == [("reasons", "2", "new")] and len(ends) == 14, "13 of 14 pairs"
+    said = " ".join(read(ROOT / "docs" / "results.md").split())
+    for word, kinds in (("none (the same with both)", "0"), ("two", "2"), ("four", "4"), ("six", "6")):
+        places = [("list" if kinds == "0" else replies, kinds) for replies in ("list", "reasons")]
+        cells = [
+            "{} / {}%".format(*(ends[*place, split][who] for split in ("kno", "new")))
+            for place in places
+            for who in (0, 1)
+        ]
+        assert f"| {word} | {' | '.join(cells)} |" in said
+
+
 def test_worlds_that_nobody_had_seen_are_told_as_they_were_judged():
     rows = {row["arm"]: row for row in read_table(ROOT / "results" / "04_confirm.csv")}
     arms = ("imagine", "baseline", "imagine_frozen", "additive_frozen", "grammar_frozen")
