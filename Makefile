@@ -36,7 +36,8 @@ GRIDS  = configs/science.yaml=results/runs configs/feedback_grid.yaml=results/ru
          configs/feedback_levels.yaml=results/levels configs/dials.yaml=results/dials \
          configs/reasons.yaml=results/reasons configs/six.yaml=results/six configs/second_base.yaml=results/second_base \
          configs/confirm.yaml=results/confirm configs/plain.yaml=results/plain configs/reads.yaml=results/reads \
-         configs/again.yaml=results/again configs/richer.yaml=results/richer configs/twc_grid.yaml=results/twc \
+         configs/again.yaml=results/again configs/bounds.yaml=results/bounds configs/richer.yaml=results/richer \
+         configs/twc_grid.yaml=results/twc \
          $(if $(shell command -v bwrap 2>/dev/null),configs/shell_grid.yaml=results/shell configs/shell_ppo_grid.yaml=results/shell) \
          $(addsuffix =results/ablation,$(sort $(wildcard configs/ablation_*.yaml)))
 # What settings were chosen by, before the notebooks.
