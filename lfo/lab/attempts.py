@@ -15,10 +15,11 @@ import pandas as pd
 
 from lfo.evaluate import play_tasks
 from lfo.lab.factorial import overview
+from lfo.lab.hierarchy import Study, curves_of, lead
 from lfo.lab.player import Player, load_player
 from lfo.lab.reading import Runs, by_run, cells, parts, read_measurement, write_measurement
 from lfo.lab.retry import Retry
-from lfo.lab.transfer_tables import ATTEMPTS, NOTED, attempt_frame, best_of, estimate
+from lfo.lab.transfer_tables import ATTEMPTS, FIRST, NOTED, attempt_frame, best_of, estimate
 from lfo.runs import RunError, RunFolder
 from lfo.types import Rollout, Task
 
@@ -88,6 +89,22 @@ def attempt_table(runs: Runs, most: int = MOST, by: str | None = None) -> pd.Dat
             rows.append(
                 named | {"attempts": k} | cells(found, "success") | {"calls per success": calls, "runs": found.n}
             )
+    return pd.DataFrame(rows)
+
+
+def retry_table(runs: Runs, control: str) -> pd.DataFrame:
+    """How many more tasks every arm has within two attempts than one that learns nothing and tries again, by split:
+    differences of medians over the runs, 95%, of the same tasks; runs: of the arm with fewer.
+
+    control: that arm.
+    """
+    rows = []
+    for named, part in parts(attempt_frame(runs), "split"):
+        study = Study(curves_of(best_of(part, 2), ["success"]))
+        for arm in study.arms:
+            if arm != control:
+                found = study.find(FIRST, lead(arm, control), [arm, control])
+                rows.append({"arm": arm} | named | cells(found, "more") | {"runs": found.runs})
     return pd.DataFrame(rows)
 
 

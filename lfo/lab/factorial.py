@@ -377,9 +377,21 @@ def overview(table: pd.DataFrame, part: str) -> pd.DataFrame:
     return runs.join(cells).reindex(order.intersection(runs.index, sort=False)).reset_index()
 
 
-def by_level(runs: Runs, splits: Mapping[str, str] = SPLIT_NAMES) -> pd.DataFrame:
-    """The `overview` of `level_table`: success at each level, a row per arm and companies."""
-    return overview(level_table(runs, splits), "level")
+def by_level(runs: Runs) -> pd.DataFrame:
+    """The `overview` of `level_table`: success at each level, a row per arm and companies that all arms were evaluated
+    at."""
+    each = [set(splits_of({arm: folders})) for arm, folders in runs.items()]
+    shared = {split: name for split, name in SPLIT_NAMES.items() if all(split in splits for splits in each)}
+    return overview(level_table(runs, shared), "level")
+
+
+def beside(runs: Runs, bounds: Runs) -> dict[str, Sequence[Path]]:
+    """The arms, and before them, of those that bound them (told the truth), the runs in the same worlds."""
+    worlds = config_of_each_world(runs)
+    there = {
+        arm: [f for f in folders if RunFolder(f).config.env.world_seed in worlds] for arm, folders in bounds.items()
+    }
+    return {arm: folders for arm, folders in (there | dict(runs)).items() if folders}
 
 
 # --- figures ---------------------------------------------------------------------------------

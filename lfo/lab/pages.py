@@ -203,6 +203,9 @@ TABLES = {
     "usual ones:",
     "04_attempts": "## Another try\n\nSuccess within k attempts, and calls per success; arms of "
     "[again.yaml](../configs/again.yaml) are trained a second time:",
+    "04_retry": "## Another try, against one that learns nothing\n\n"
+    "How many more tasks within two attempts than the untrained policy that reads what it was answered\n"
+    "(`nothing_frozen`), which is `retry` without learning:",
     "04_second_attempts": "## Two attempts, by level\n\nSuccess within two attempts:",
     "04_again": "## Trained a second time\n\n"
     "The same configs and seeds on another machine: success at the end, and how far the two of a world are apart:",

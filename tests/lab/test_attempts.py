@@ -10,7 +10,7 @@ import pytest
 from test_factorial import write_run
 
 from lfo.lab import attempts
-from lfo.lab.attempts import ATTEMPTS, attempt_rows, attempt_table, measure_attempts, second_by_level
+from lfo.lab.attempts import ATTEMPTS, attempt_rows, attempt_table, measure_attempts, retry_table, second_by_level
 from lfo.lab.transfer_tables import KEPT, NOTED, attempt_frame, within
 from lfo.runs import RunError
 
@@ -147,6 +147,19 @@ def test_success_within_k_attempts_by_hand(tmp_path):
     assert (table.loc[(f"ours{KEPT}", 2), "success"], table.loc[(f"ours{KEPT}", 2), "runs"]) == (1, 1)
     assert table.loc[("ours", 2), "success"] == (1 + 0.5) / 2, "an arm of its own"
     assert {curve.arm for curve in within({"ours": folders}, "test", 2)} == {"ours", f"ours{KEPT}"}
+
+
+def test_how_much_more_than_one_who_learns_nothing_by_hand(tmp_path):
+    """Of two tasks it serves one within two attempts, and the other at the third; who learns serves both."""
+    first, second = "test-000", "test-001"
+    runs = {arm: [write_run(tmp_path / arm, {"name": arm}, {"test": ["00"]})] for arm in ("nothing", "ours", "worse")}
+    write_attempts(*runs["nothing"], (first, 1, 1, 1), (second, 1, 0, 1), (second, 2, 0, 1), (second, 3, 1, 1))
+    write_attempts(*runs["ours"], (first, 1, 1, 1), (second, 1, 0, 1), (second, 2, 1, 1))
+    write_attempts(*runs["worse"], *((task, attempt, 0, 1) for task in (first, second) for attempt in (1, 2)))
+    table = retry_table(runs, "nothing").set_index("arm")
+    assert table["more"].to_dict() == {"ours": 0.5, "worse": -0.5} and set(table["runs"]) == {1}
+    assert table.loc["ours", "low"] == 0 <= table.loc["ours", "high"] == 1, "where the same task is drawn twice"
+    assert set(table["companies"]) == {"new companies (test)"}
 
 
 def test_what_was_not_measured_is_named(tmp_path):
