@@ -19,8 +19,8 @@ class PageError(ValueError):
 
 # What README shows: who says the notes, as summary.csv names it, and what that is.
 ROWS = {
-    "nothing": "DAPO, where the policy is trained",
-    "backoff": "look-up by company or trade, and circumstances (`table`: silent once somebody served)",
+    "nothing": "DAPO, where trained",
+    "backoff": "look-up by company or trade, and circumstances (`table`: silent once served)",
     "boosted": "trees on words, told of fields",
     "additive": "a classifier told of fields and circumstances",
     "grammar": "a parser of all that is said",
@@ -38,6 +38,7 @@ CLAIMED = (
     "Most claims ([rule](docs/metrics.md#verdicts)), what was found, or how many hold (`_frozen`: policy frozen;\n"
     "area: mean success over 320 tasks):\n"
 )
+FEW = 3  # who refute a hypothesis are named where they are fewer
 # Claims that begin with these are in docs/ alone.
 ELSEWHERE = ("imagine_memory", "imagine_silent", "imagine is better than cloning")
 OTHER_TABLES, FEEDBACK_TABLES = "tables.md", "feedback_tables.md"
@@ -379,7 +380,7 @@ def _verdicts(results: Path) -> str:
 
 def _verdict(parts: Mapping[str, Mapping[str, str]]) -> str:
     """One refuted claim refutes a hypothesis, all of them support it; in brackets, what was found, or of several claims
-    how many are supported, and which are refuted."""
+    how many are supported, and which are refuted, or where these are several how many."""
     verdicts = [row["verdict"] for row in parts.values()]
     if len(parts) == 1:
         (row,) = parts.values()
@@ -389,7 +390,7 @@ def _verdict(parts: Mapping[str, Mapping[str, str]]) -> str:
         return f"**{row['verdict']}** ({how.format(*found) if found else 'never got there'})"
     refuted = [part for part, row in parts.items() if row["verdict"] == REFUTED]
     count = f"{verdicts.count(SUPPORTED)} of {len(verdicts)}"
-    count += f"; refuted by {', '.join(refuted)}" if refuted else ""
+    count += f"; refuted by {' and '.join(refuted) if len(refuted) < FEW else len(refuted)}" if refuted else ""
     return f"**{together(verdicts)}** ({count})"
 
 
