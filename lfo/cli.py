@@ -14,6 +14,7 @@ import os
 import random
 import signal
 import sys
+import time
 from pathlib import Path
 
 from lfo.config import ConfigError, EnvConfig, load_config, read_yaml
@@ -159,6 +160,7 @@ def _add_training(commands) -> None:
     )
     estimate.add_argument("grids", nargs="+", metavar="GRID=FOLDER", help="e.g. configs/science.yaml=results/runs")
     estimate.add_argument("--workers", type=_positive, help="runs at a time; default one per core")
+    estimate.add_argument("--out", type=Path, help="also write the table there, with its provenance")
     estimate.set_defaults(act=_estimate)
 
 
@@ -464,7 +466,9 @@ def _stop_together() -> None:
 
 def _estimate(args) -> None:
     from lfo.lab.estimate import estimate
+    from lfo.lab.report import save_table
     from lfo.lab.sweep import read_grid
+    from lfo.runs import provenance
 
     if bad := [entry for entry in args.grids if "=" not in entry]:
         raise ConfigError(f"lfo estimate takes GRID=FOLDER, e.g. configs/science.yaml=results/runs; got '{bad[0]}'.")
@@ -473,7 +477,11 @@ def _estimate(args) -> None:
     for entry in args.grids:
         grid, _, folder = entry.partition("=")
         runs |= read_grid(grid, folder)
+    began = time.perf_counter()
     table = estimate(runs, args.workers)
+    if args.out:
+        facts = provenance() | {"grids": args.grids, "wall_seconds": round(time.perf_counter() - began)}
+        save_table(table, args.out, facts=facts)
     print(table.to_string(index=False, float_format="{:.2f}".format))
 
 

@@ -372,8 +372,10 @@ def test_what_needs_no_world_model_is_as_it_was_measured():
         for row in read_table(ROOT / "results" / "04_attempts.csv")
         if row["attempts"] == "2" and row["companies"].startswith("new")
     }
-    told = f"has {twice['nothing_frozen']:.0%} of new tasks, `imagine` {100 * twice['imagine']:.0f},"
-    told += f" `grammar_frozen` {100 * twice['grammar_frozen']:.0f}."
+    told = f"has {twice['nothing_frozen']:.0%} of new tasks, `imagine` {100 * twice['imagine']:.0f}"
+    retried = {r["arm"]: r for r in read_table(ROOT / "results" / "04_retry.csv") if r["companies"].startswith("new")}
+    more = (f"{100 * float(retried['imagine'][name]):.0f}" for name in ("more", "low", "high"))
+    told += " ({} [{}, {}] more),".format(*more) + f" `grammar_frozen` {100 * twice['grammar_frozen']:.0f}."
     assert twice["grammar_frozen"] == max(share for arm, share in twice.items() if not arm.startswith("truth"))
     assert f"the *untrained* base, told what it was answered, {told}" in said
     rows = {row["arm"]: row for row in read_table(ROOT / "results" / "04_second_base.csv")}
@@ -386,6 +388,14 @@ def test_what_needs_no_world_model_is_as_it_was_measured():
     assert f"untold, `imagine`'s has {known} / {new}%." in said
     card = read(ROOT / "data" / "base" / "README.md")
     assert "The base has 1.9M parameters" in said and "1,885,120 parameters" in card
+
+
+def test_success_by_level_is_as_it_was_measured():
+    rows = {r["arm"]: r for r in read_table(ROOT / "results" / "04_levels.csv") if r["companies"].startswith("new")}
+    arms = ("truth_frozen", "imagine", "baseline")
+    shares = [", ".join(rows[arm][f"level {k}"].partition("%")[0] for k in range(1, 6)) for arm in arms]
+    said = "*Levels* 1 to 5, new companies: truth, frozen {}%; `imagine` {}; DAPO {}."
+    assert said.format(*shares) in " ".join(read(README).split())
 
 
 def test_what_feedback_teaches_beside_notes_is_as_it_was_judged():

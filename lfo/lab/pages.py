@@ -22,7 +22,7 @@ ROWS = {
     "nothing": "DAPO, where trained",
     "backoff": "look-up by company or trade, and circumstances (`table`: silent once served)",
     "boosted": "trees on words, told of fields",
-    "additive": "a classifier told of fields and circumstances",
+    "additive": "told of fields and circumstances",
     "grammar": "a parser of all that is said",
     "world model": "`imagine`: what it predicts",
     "truth": "the real answers",
@@ -30,7 +30,7 @@ ROWS = {
 # And the figures that it shows, where they were drawn.
 FIGURES = {
     "04_factorial": "who says the notes; worlds 1 to 5",
-    "04_confirm": "some in unseen worlds",
+    "04_confirm": "unseen worlds",
     "04_dials": "circumstances and reasons, policy frozen; worlds 1 to 3, one run each",
     "04_confirm_curves": "success against tasks, unseen worlds",
 }
@@ -210,6 +210,9 @@ TABLES = {
     "04_second_attempts": "## Two attempts, by level\n\nSuccess within two attempts:",
     "04_again": "## Trained a second time\n\n"
     "The same configs and seeds on another machine: success at the end, and how far the two of a world are apart:",
+    "estimate": "## How long everything takes\n\n"
+    "Hours of one process, by kind of run: what `lfo estimate` says of all runs of all grids, and what they took by\n"
+    "their metrics, on the machines that they were made on; the last row is by the clock:",
     "05_lambda": "## Lambda\n\n"
     "World 0, 80 tasks: success and area, medians over five seeds, and how much the area is above that of\n"
     "`reference` (0.5), 95%; `imagine` has an adapter for each, `shared` one for both, `policy_alone` is that at 0:",

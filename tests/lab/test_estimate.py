@@ -139,7 +139,8 @@ def test_the_command_knows_when_all_is_done(config, timed, tmp_path, capsys):
     (tmp_path / "one.json").write_text(json.dumps(as_dict(config)))
     (tmp_path / "grid.yaml").write_text(f"config: {tmp_path / 'one.json'}\narms: {{a: {{}}}}\n")
     begun(tmp_path / "out" / "a" / "seed0", dataclasses.replace(config, name="a"), 80, adapters=True, checkpoint=True)
-    assert main(["estimate", f"{tmp_path / 'grid.yaml'}={tmp_path / 'out'}", "--workers", "3"]) == 0
+    entry, out = f"{tmp_path / 'grid.yaml'}={tmp_path / 'out'}", tmp_path / "estimate"
+    assert main(["estimate", entry, "--workers", "3", "--out", str(out)]) == 0
     assert capsys.readouterr().out.splitlines()[-1].split() == [
         "all,",
         "1",
@@ -153,5 +154,8 @@ def test_the_command_knows_when_all_is_done(config, timed, tmp_path, capsys):
         "0.10",
     ]
     assert not timed
+    assert out.with_suffix(".csv").read_text().splitlines()[-1].startswith('"all, 1 at a time",1,1,0,0.0')
+    facts = json.loads(out.with_suffix(".json").read_text())
+    assert facts["grids"] == [entry] and {"commit", "machine", "wall_seconds"} <= set(facts)
     assert main(["estimate", "grid.yaml"]) == 1
     assert "takes GRID=FOLDER" in capsys.readouterr().err
