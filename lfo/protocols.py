@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 
 Script = Generator["list[Prompt]", "list[Completion]", None]
+Answering = Callable[[Sequence[Question]], list[str]]  # by whoever predicts replies, or remembers them
 
 
 # --- worlds ----------------------------------------------------------------------------------
@@ -162,9 +163,7 @@ class Knowledge(Protocol):
         """How any text of an attempt at a task is rewritten so that nothing is left that only its own company has; the
         same is rewritten alike everywhere."""
 
-    def examine(
-        self, ask: Callable[[Sequence[Question]], list[str]], split: str, most: int | None = None
-    ) -> dict[str, float]:
+    def examine(self, ask: Answering, split: str, most: int | None = None) -> dict[str, float]:
         """How much of what is hidden in a split a world model can tell, which `ask` asks; metrics by name.
 
         most: only the split's first tasks, so many.
@@ -252,7 +251,7 @@ class Coupling(Protocol):
     layout: AdapterLayout
     rewarded: bool  # whether the policy learns from outcomes
     predicts: bool  # whether the listener of the layout is a world model
-    recall: Callable[[Sequence[Question]], list[str]] | None  # what a memory answers; None: there is no memory
+    recall: Answering | None  # what a memory answers; None: there is no memory
     votes: int  # replies of each listener to a question, of which one is greedy: what most of all mean is its answer
 
     def waves(self, task: Task, group: int, seed: int, size: int) -> list[list[Attempt]]:

@@ -7,7 +7,7 @@ value is wrong, or that another field will do in the place of one that the calle
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -18,7 +18,7 @@ from lfo.lab.player import load_player
 from lfo.lab.probing import OWN, TRAINED, PlayedCall, scripted_calls
 from lfo.lab.probing_figures import probed
 from lfo.lab.reading import Runs, measurements, parts, read_measurement, write_measurement
-from lfo.protocols import Question
+from lfo.protocols import Answering, Question
 from lfo.runs import RunError, RunFolder
 
 FILE = "recalled.csv"
@@ -42,7 +42,7 @@ def measure_recalled(folder: str | Path, tasks: int = 50) -> pd.DataFrame:
     return write_measurement(run, FILE, recalled_rows(scripted_calls(player.codec, tasks), player.coupling.recall))
 
 
-def recalled_rows(calls: Sequence[PlayedCall], recall: Callable[[Sequence[Question]], list[str]]) -> list[dict]:
+def recalled_rows(calls: Sequence[PlayedCall], recall: Answering) -> list[dict]:
     """caller, split, task_id, gave and said as in `inspect.in_words`, silent, and right, in meaning: 0 or 1."""
     examples = [call.example for call in calls]
     empty_handed = [Question(e.request, e.turns, phone_call(e.call.arguments["phone_number"])) for e in examples]

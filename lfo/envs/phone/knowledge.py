@@ -21,7 +21,7 @@ from lfo.envs.phone.records import Company, PhoneTask
 from lfo.envs.phone.tools import FORM, PHONE, SEARCH, form, phone_call, search, search_company
 from lfo.envs.phone.vocabulary import DEPARTMENT_OF_GOAL, FIELDS, canonical, circumstances_in, goals_in
 from lfo.envs.phone.world import LEVELS, World
-from lfo.protocols import Blank, Question, Teller
+from lfo.protocols import Answering, Blank, Question, Teller
 from lfo.types import Action, Call, Example, Feedback, Malformed, Turn
 
 _NUMBER = re.compile(r"\d{3}-\d{3}-\d{4}")
@@ -283,9 +283,7 @@ class PhoneKnowledge:
                 found.setdefault(step.question, step)
         return list(found.values())
 
-    def examine(
-        self, ask: Callable[[Sequence[Question]], list[str]], split: str, most: int | None = None
-    ) -> dict[str, float]:
+    def examine(self, ask: Answering, split: str, most: int | None = None) -> dict[str, float]:
         """Share of the `steps` of a split to which the answer means what the truth means.
 
         Also by whether the company follows the typical rules, and of those that send the caller elsewhere.

@@ -16,7 +16,7 @@ from lfo.envs.shell.episode import BASH, SAID, observed
 from lfo.envs.shell.machines import DONE, LOCKED, TOOLS, WHERE, HiddenHouse, refusal
 from lfo.envs.shell.records import ShellTask
 from lfo.envs.shell.sandbox import Ran
-from lfo.protocols import Blank, Question
+from lfo.protocols import Answering, Blank, Question
 from lfo.types import Call, Example, Feedback, Malformed, Turn
 
 _TOOL = re.compile(rf"\b({'|'.join(TOOLS)})\b")
@@ -129,9 +129,7 @@ class ShellKnowledge(PlainKnowledge):
         own, other = re.compile(rf"\b{re.escape(name)}\b"), rng.choice(self._names)
         return lambda text: own.sub(other, text)
 
-    def examine(
-        self, ask: Callable[[Sequence[Question]], list[str]], split: str, most: int | None = None
-    ) -> dict[str, float]:
+    def examine(self, ask: Answering, split: str, most: int | None = None) -> dict[str, float]:
         """Share of the house tools in a split's tasks of which the answer names exactly what they want.
 
         Also of those on machines that do as is usual for their kind.

@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Sequence
 from lfo.envs.base import PlainKnowledge
 from lfo.envs.twc.episode import DOWN, PUT, SAME, SCORE, UP, label, unlabelled
 from lfo.envs.twc.tasks import TwcTask
-from lfo.protocols import Blank, Question
+from lfo.protocols import Answering, Blank, Question
 from lfo.types import Call, Example, Feedback, Malformed, Turn
 
 BELONGS = "The {thing} belongs in the {place}."
@@ -110,9 +110,7 @@ class TwcKnowledge(PlainKnowledge):
         """Every text as it is."""
         return str
 
-    def examine(
-        self, ask: Callable[[Sequence[Question]], list[str]], split: str, most: int | None = None
-    ) -> dict[str, float]:
+    def examine(self, ask: Answering, split: str, most: int | None = None) -> dict[str, float]:
         """Share of the answers that say rightly whether a thing belongs somewhere: of the first things of a split, one
         place where it does and one where it does not. Also of each of the two alone."""
         tasks = [task for task in self._tasks if task.split == split][:most][:EXAMINED]
