@@ -107,7 +107,7 @@ figures: setup  ## draw tables and figures of the runs in results/ again, withou
 science: BEGAN := $(shell date +%s)
 science: setup  ## say how long everything takes, then tune and run all notebooks; resumes where it was interrupted
 	@echo "== science: timing short runs (a minute a kind) to estimate the unfinished ones of all grids in configs/"
-	$(BIN)/lfo estimate --out results/estimate $(GRIDS) $(foreach name,$(TUNINGS),configs/tuning_$(name).yaml=results/tuning/$(name))
+	$(BIN)/lfo estimate $(if $(wildcard results/estimate.csv),,--out results/estimate) $(GRIDS) $(foreach name,$(TUNINGS),configs/tuning_$(name).yaml=results/tuning/$(name))
 	@echo "== science: the last row is hours by the clock; what the notebooks do with finished runs comes on top, minutes each"
 	@set -e; for name in $(TUNINGS); do \
 		echo "== science: configs/tuning_$$name.yaml -> results/tuning/$$name"; \

@@ -160,7 +160,7 @@ def _add_training(commands) -> None:
     )
     estimate.add_argument("grids", nargs="+", metavar="GRID=FOLDER", help="e.g. configs/science.yaml=results/runs")
     estimate.add_argument("--workers", type=_positive, help="runs at a time; default one per core")
-    estimate.add_argument("--out", type=Path, help="also write the table there, with its provenance")
+    estimate.add_argument("--out", type=Path, help="also write OUT.csv, OUT.md and, with what it was made on, OUT.json")
     estimate.set_defaults(act=_estimate)
 
 

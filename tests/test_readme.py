@@ -390,6 +390,20 @@ def test_what_needs_no_world_model_is_as_it_was_measured():
     assert "The base has 1.9M parameters" in said and "1,885,120 parameters" in card
 
 
+def test_who_is_ahead_of_the_world_model_is_as_readme_says():
+    """Medians, policy frozen and trained: classifiers told of fields at known companies, of circumstances at both."""
+    rows = [r for r in read_table(ROOT / "results" / "summary.csv") if r["metric"] == "success" and r["world"] == "all"]
+    ends = {
+        (r["arm"], r["split"]): float(r["median"]) for r in rows if Path(r["source"]).parts[:2] == ("results", "runs")
+    }
+    for ours, of in (("imagine_frozen", "{}_frozen"), ("imagine", "{}")):
+        for split in ("validation", "test"):
+            ahead = {c for c in ("linear", "boosted", "additive") if ends[of.format(c), split] > ends[ours, split]}
+            assert {"additive"} <= ahead and (split == "test" or ahead == {"linear", "boosted", "additive"})
+    said = "classifiers told of fields higher at known companies, of circumstances at new ones, too"
+    assert said in " ".join(read(README).split())
+
+
 def test_success_by_level_is_as_it_was_measured():
     rows = {r["arm"]: r for r in read_table(ROOT / "results" / "04_levels.csv") if r["companies"].startswith("new")}
     arms = ("truth_frozen", "imagine", "baseline")

@@ -385,13 +385,17 @@ def by_level(runs: Runs) -> pd.DataFrame:
     return overview(level_table(runs, shared), "level")
 
 
-def beside(runs: Runs, bounds: Runs) -> dict[str, Sequence[Path]]:
-    """The arms, and before them, of those that bound them (told the truth), the runs in the same worlds."""
-    worlds = config_of_each_world(runs)
-    there = {
-        arm: [f for f in folders if RunFolder(f).config.env.world_seed in worlds] for arm, folders in bounds.items()
-    }
+def with_bounds(runs: Runs, bounds: Runs) -> dict[str, Sequence[Path]]:
+    """The arms, and before them what bounds them, as who is told the truth: the runs that have a world in common with
+    one of theirs, and its circumstances and replies."""
+    worlds = {_world_of(folder) for folders in runs.values() for folder in folders}
+    there = {arm: [folder for folder in folders if _world_of(folder) in worlds] for arm, folders in bounds.items()}
     return {arm: folders for arm, folders in (there | dict(runs)).items() if folders}
+
+
+def _world_of(folder: str | Path) -> tuple:
+    env = RunFolder(folder).config.env
+    return env.world_seed, env.circumstances, env.replies
 
 
 # --- figures ---------------------------------------------------------------------------------

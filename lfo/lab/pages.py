@@ -21,8 +21,8 @@ class PageError(ValueError):
 ROWS = {
     "nothing": "DAPO, where trained",
     "backoff": "look-up by company or trade, and circumstances (`table`: silent once served)",
-    "boosted": "trees on words, told of fields",
-    "additive": "told of fields and circumstances",
+    "boosted": "trees told of fields",
+    "additive": "a classifier told of circumstances, too",
     "grammar": "a parser of all that is said",
     "world model": "`imagine`: what it predicts",
     "truth": "the real answers",
@@ -206,7 +206,7 @@ TABLES = {
     "[again.yaml](../configs/again.yaml) are trained a second time:",
     "04_retry": "## Another try, against one that learns nothing\n\n"
     "How many more tasks within two attempts than the untrained policy that reads what it was answered\n"
-    "(`nothing_frozen`), which is `retry` without learning:",
+    "(`nothing_frozen`), and so tries again without having learned:",
     "04_second_attempts": "## Two attempts, by level\n\nSuccess within two attempts:",
     "04_again": "## Trained a second time\n\n"
     "The same configs and seeds on another machine: success at the end, and how far the two of a world are apart:",
@@ -393,7 +393,8 @@ def _verdict(parts: Mapping[str, Mapping[str, str]]) -> str:
         return f"**{row['verdict']}** ({how.format(*found) if found else 'never got there'})"
     refuted = [part for part, row in parts.items() if row["verdict"] == REFUTED]
     count = f"{verdicts.count(SUPPORTED)} of {len(verdicts)}"
-    count += f"; refuted by {' and '.join(refuted) if len(refuted) < FEW else len(refuted)}" if refuted else ""
+    if refuted:
+        count += f"; refuted by {' and '.join(refuted)}" if len(refuted) < FEW else f"; {len(refuted)} refute it"
     return f"**{together(verdicts)}** ({count})"
 
 

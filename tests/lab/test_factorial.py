@@ -275,6 +275,20 @@ def test_success_by_level(tmp_path):
     assert factorial.overview(table.iloc[:0], "level").empty
 
 
+def test_what_bounds_arms_stands_before_them_where_they_were_run(tmp_path):
+    """In their worlds, with their circumstances, and at companies where all of them were evaluated."""
+    tuned = {"eval_splits": ["validation"]}
+    everywhere = {"validation": ["0000"], "test": ["0000"]}
+    runs = {"ours": [write_run(tmp_path / "ours" / f"world{w}", tuned, {"validation": ["1111"]}, w) for w in (0, 1)]}
+    told = [write_run(tmp_path / "truth" / f"world{w}", {}, everywhere, w) for w in (0, 1, 2)]
+    other = write_run(tmp_path / "truth" / "plain", {"env": {"world_seed": 0, "circumstances": 0}}, everywhere)
+    bounded = factorial.with_bounds(runs, {"truth_frozen": [*told, other], "elsewhere": [told[2]]})
+    assert bounded == {"truth_frozen": told[:2]} | runs and list(bounded) == ["truth_frozen", "ours"]
+    assert factorial.with_bounds(runs, {}) == runs
+    said = factorial.by_level(bounded)
+    assert said["arm"].tolist() == ["truth_frozen", "ours"] and set(said["companies"]) == {SPLIT_NAMES["validation"]}
+
+
 def test_success_by_how_unusual_the_rules_are(tmp_path):
     """Who serves companies that do as is usual in their trade; of the second world there is one task, at another."""
     runs: dict[str, list[Path]] = {"usual": []}

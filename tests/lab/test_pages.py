@@ -123,10 +123,10 @@ def test_a_hypothesis_is_as_good_as_all_of_its_claims(root):
 
 
 def test_few_who_refute_a_hypothesis_are_named_more_are_counted(root):
-    for names, said in ((("a", "b"), "a and b"), (("a", "b", "c"), "3")):
+    for names, said in ((("a", "b"), "refuted by a and b"), (("a", "b", "c"), "3 refute it")):
         rows = "".join(f"ahead of every control: {name},test,0,0,0,15,0.01,refuted\n" for name in names)
         (root / "results" / "04_verdicts.csv").write_text("claim,split,value,low,high,runs,p,verdict\n" + rows)
-        line = f"- ahead of every control: new **refuted** (0 of {len(names)}; refuted by {said})"
+        line = f"- ahead of every control: new **refuted** (0 of {len(names)}; {said})"
         assert line in pages.headline(root / "results").splitlines()
 
 

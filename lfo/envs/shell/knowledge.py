@@ -136,7 +136,7 @@ class ShellKnowledge(PlainKnowledge):
         """
         asked = {
             (task.machine, tool): Question(task.instruction, (), _run(tool))
-            for task in [task for task in self._tasks if task.split == split][:most]
+            for task in [task for task in self._tasks if task.split == split and task.house][:most]
             for tool in task.house
         }
         answers = ask(list(asked.values()))
