@@ -281,9 +281,7 @@ class RunConfig:
     eval_every: Positive = 80  # sampled tasks between evaluations
     # known (validation) and new (test) companies; tuning looks at validation only
     eval_splits: Splits = ("validation", "test")
-    eval_tasks: Positive = (
-        100  # tasks per split and evaluation, at most; so many of each split the world model is asked about
-    )
+    eval_tasks: Positive = 100  # tasks per split and evaluation, at most; the world model is asked about as many
     eval_episodes: Positive = 1  # episodes per evaluated task
     checkpoint_every: Positive = 5  # steps
     warmup_tasks: Count = 16  # the learning rates rise linearly over these, then fall by a cosine to a tenth

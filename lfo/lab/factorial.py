@@ -386,8 +386,8 @@ def by_level(runs: Runs) -> pd.DataFrame:
 
 
 def with_bounds(runs: Runs, bounds: Runs) -> dict[str, Sequence[Path]]:
-    """The arms, and before them what bounds them, as who is told the truth: the runs that have a world in common with
-    one of theirs, and its circumstances and replies."""
+    """The arms, and before them those that bound them (policies that are told the truth): of these the runs in the same
+    worlds, with the same circumstances and replies."""
     worlds = {_world_of(folder) for folders in runs.values() for folder in folders}
     there = {arm: [folder for folder in folders if _world_of(folder) in worlds] for arm, folders in bounds.items()}
     return {arm: folders for arm, folders in (there | dict(runs)).items() if folders}
