@@ -147,19 +147,7 @@ def test_all_runs_of_all_grids_are_there(monkeypatch):
 @pytest.mark.usefixtures("as_committed")
 def test_figures_and_tables_are_of_the_runs_beside_them():
     """What is committed fits together: a run that was trained again makes every table with it stale."""
-    names = (
-        "runs",
-        "ablation",
-        "dials",
-        "reasons",
-        "six",
-        "second_base",
-        "confirm",
-        "reads",
-        "again",
-        "bounds",
-        "levels",
-    )
+    names = "runs ablation dials reasons six second_base confirm reads again bounds levels".split()
     places = [ROOT / "results" / name for name in (*names, "shell", "twc")]
     folders = [(path.parent, place) for place in places for path in place.rglob("config.json")]
     facts: dict[tuple[str, str], list[dict]] = {}  # an arm may be in several places
