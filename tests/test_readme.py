@@ -390,6 +390,22 @@ def test_what_needs_no_world_model_is_as_it_was_measured():
     assert "The base has 1.9M parameters" in said and "1,885,120 parameters" in card
 
 
+def test_who_has_more_than_trying_again_is_as_it_was_measured():
+    """Points more within two attempts than the untrained policy that reads what it was answered."""
+    rows = {(r["arm"], r["companies"][:3]): r for r in read_table(ROOT / "results" / "04_retry.csv")}
+    said = read(ROOT / "docs" / "results.md")
+    arms = ("imagine", "imagine_frozen", "backoff_frozen", "additive_frozen", "grammar_frozen", "baseline")
+    for arm in arms:
+        known, new = (
+            "{:.0f} [{:.0f}, {:.0f}]".format(*(100 * float(rows[arm, where][c]) for c in ("more", "low", "high")))
+            for where in ("kno", "new")
+        )
+        assert f"| {'DAPO alone' if arm == 'baseline' else f'`{arm}`'} | {known} | {new} |" in said
+    assert float(rows["imagine", "kno"]["low"]) < 0 and float(rows["imagine", "new"]["low"]) < 0, "not seen ahead"
+    ahead = ("linear", "boosted", "additive", "grammar", "truth", "imagine_voting", "imagine_long", "imagine_half")
+    assert all(float(rows[f"{arm}_frozen", where]["low"]) > 0 for arm in ahead for where in ("kno", "new"))
+
+
 def test_who_is_ahead_of_the_world_model_is_as_readme_says():
     """Medians, policy frozen and trained: classifiers told of fields at known companies, of circumstances at both."""
     rows = [r for r in read_table(ROOT / "results" / "summary.csv") if r["metric"] == "success" and r["world"] == "all"]

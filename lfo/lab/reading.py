@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -89,8 +89,7 @@ def alike(runs: Runs, reference: str) -> dict[str, list[Path]]:
     """The runs whose seconds compare with the reference's: of its worlds and seeds, and made on the same kind of
     machine (cores, instruction set, precision) as its run there, not necessarily under the same load."""
     there = {_made(run) for arm, run in _folders(runs) if arm == reference} - {None}
-    found = {arm: [run.path for run in map(RunFolder, folders) if _made(run) in there] for arm, folders in runs.items()}
-    return {arm: folders for arm, folders in found.items() if folders}
+    return _kept(runs, lambda run: _made(run) in there)
 
 
 def _made(run: RunFolder) -> tuple | None:
@@ -105,10 +104,16 @@ def _made(run: RunFolder) -> tuple | None:
 
 def measurable(runs: Runs, file: str) -> dict[str, list[Path]]:
     """The runs that have the measurement `file`, or adapters to measure by, which a clone has not."""
-    found = {
-        arm: [run.path for run in map(RunFolder, folders) if run.measured(file) or any(run.path.glob("adapters/v*"))]
-        for arm, folders in runs.items()
-    }
+    return _kept(runs, lambda run: run.measured(file) or any(run.path.glob("adapters/v*")))
+
+
+def measured(runs: Runs, file: str) -> dict[str, list[Path]]:
+    """The runs that have the measurement `file`."""
+    return _kept(runs, lambda run: run.measured(file))
+
+
+def _kept(runs: Runs, keep: Callable[[RunFolder], bool]) -> dict[str, list[Path]]:
+    found = {arm: [run.path for run in map(RunFolder, folders) if keep(run)] for arm, folders in runs.items()}
     return {arm: folders for arm, folders in found.items() if folders}
 
 

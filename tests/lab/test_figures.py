@@ -195,6 +195,14 @@ def test_a_measurement_is_read_as_it_was_written(tmp_path):
     assert table["name"].tolist() == ["", "b"] and [p.name for p in tmp_path.iterdir()] == ["x.csv"]
 
 
+def test_what_can_be_measured_is_told_from_what_was(runs):
+    done, trained = runs["dual"][:2]
+    reading.write_measurement(RunFolder(done), "x.csv", [{"n": 1}])
+    (trained / "adapters" / "v1").mkdir(parents=True)
+    assert reading.measured(runs, "x.csv") == {"dual": [done]}
+    assert reading.measurable(runs, "x.csv") == {"dual": [done, trained]}, "arms without either are left out"
+
+
 # --- tables ----------------------------------------------------------------------------------
 
 
