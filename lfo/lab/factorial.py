@@ -39,7 +39,7 @@ from lfo.lab.hierarchy import (
     relative_to,
     times_fewer,
 )
-from lfo.lab.reading import RUN, SPLIT_NAMES, Runs, alike, frame, spending
+from lfo.lab.reading import RUN, SPLIT_NAMES, Runs, alike, frame, spending, split_titles
 from lfo.lab.statistics import in_percent
 from lfo.runs import RunFolder
 
@@ -331,6 +331,22 @@ def level_table(
     rows: list[dict] = []
     for (split, companies), level in itertools.product(splits.items(), levels):
         rows += ends_of(read_curves(runs, split, (level,), by=by, kind=kind), companies=companies, level=level)
+    return pd.DataFrame(rows)
+
+
+def final_table(runs: Runs) -> pd.DataFrame:
+    """The same for whatever these runs were evaluated on, in any world: arm by arm, all levels and then each.
+
+    Raises:
+        RunError: there are no evaluations yet, or they are of an earlier version, which logged no outcomes.
+    """
+    data = frame(runs, "success", needed=True)
+    frame(runs, "outcomes", needed=True)
+    rows: list[dict] = []
+    places = itertools.product(runs.items(), split_titles(runs, data).items(), sorted(set(data["level"])))
+    for (arm, folders), (split, companies), level in places:
+        curves = read_curves({arm: folders}, split, (level,) if level else None)
+        rows += ends_of(curves, companies=companies, level=level or "all")
     return pd.DataFrame(rows)
 
 

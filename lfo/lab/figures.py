@@ -13,8 +13,8 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.lines import Line2D
 
+from lfo.lab.factorial import final_table
 from lfo.lab.reading import SPLIT_NAMES, Runs, aligned, frame, seeds_of, split_titles, success_frame
-from lfo.lab.tables import final_table
 from lfo.lab.transfer_tables import transfer_table
 
 
@@ -52,14 +52,13 @@ def learning_curves(runs: Runs) -> plt.Figure:
 
 
 def success_by_level(runs: Runs) -> plt.Figure:
-    """Success at the last evaluation by level and split, with Wilson 95% intervals."""
-    table = final_table(runs)
-    table = table[table["level"] != "all"]
-    titles = split_titles(runs, table)
+    """Success at the last evaluation by level and split: medians over the runs with 95% intervals."""
+    table = final_table(runs).query("level != 'all'")
+    titles = list(dict.fromkeys(table["companies"]))
     fig, axes = plt.subplots(1, len(titles), figsize=(13, 3.6), sharey=True, squeeze=False, layout="constrained")
     axes = axes[0]
-    for ax, (split, title) in zip(axes, titles.items(), strict=True):
-        _interval_bars(ax, table[table["split"] == split], "arm")
+    for ax, title in zip(axes, titles, strict=True):
+        _interval_bars(ax, table[table["companies"] == title], "arm")
         ax.set(title=title, xlabel="level", ylim=(0, 1.02))
     axes[0].set_ylabel("success, 95% interval")
     handles, labels = max((ax.get_legend_handles_labels() for ax in axes), key=lambda found: len(found[1]))

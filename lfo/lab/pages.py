@@ -307,8 +307,8 @@ TABLES = {
     "02_longer": "## World 0: a baseline of 3,200 tasks\n\n"
     "Success by quarter of its tasks, means of the evaluations in each (0: before training):",
     "03_final_success": "## World 0, of `make results`\n\n"
-    "What `make results` trains in world 0, where everything was developed, by level, pooled over "
-    "its seeds, with Wilson 95% intervals ([curves](../results/03_learning_curves.png)):",
+    "What `make results` trains in world 0, where everything was developed, by level: medians over the runs with\n"
+    "95% intervals, which know of no other world ([curves](../results/03_learning_curves.png)):",
 }
 
 

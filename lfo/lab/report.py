@@ -20,12 +20,11 @@ from lfo.runs import RunFolder
 def report(runs: Runs, out: str | Path) -> list[Path]:
     """All figures and tables of these runs in one folder; return their paths."""
     made = {
-        "final_success": tables.final_table,
         "tasks_to_threshold": tables.threshold_table,
         "phase_seconds": tables.phase_seconds,
     }
     if len(frame(runs, "outcomes")):  # which earlier versions did not write
-        made["summary"] = factorial.summary
+        made |= {"summary": factorial.summary, "final_success": factorial.final_table}
     if len(frame(runs, "reply")):
         made["reply_accuracy"] = tables.reply_table
     if frame(runs, "step").get("trained_tokens", pd.Series([None])).notna().all():
@@ -40,9 +39,10 @@ def figures_of(runs: Runs) -> dict[str, plt.Figure]:
     figures.style()
     drawn = {
         "learning_curves": figures.learning_curves,
-        "success_by_level": figures.success_by_level,
         "training_signals": figures.training_signals,
     }
+    if len(frame(runs, "outcomes")):
+        drawn["success_by_level"] = figures.success_by_level
     if len(frame(runs, "rules")):
         drawn["world_model"] = figures.world_model_curves
     return {name: draw(runs) for name, draw in drawn.items()}

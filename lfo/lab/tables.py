@@ -15,7 +15,6 @@ import pandas as pd
 from lfo.lab.hierarchy import Curve, Study, curves_of, final, lead, middle, number, read_curves
 from lfo.lab.reading import RUN, SPLIT_NAMES, Runs, alike, arrivals, count_runs, frame, spending, success_frame
 from lfo.lab.statistics import in_percent, kaplan_meier_median
-from lfo.proportions import wilson
 from lfo.runs import RunError, RunFolder
 
 THRESHOLDS = (0.5, 0.7, 0.9)
@@ -52,19 +51,6 @@ def median_arrival(success: pd.DataFrame, threshold: float) -> str:
 def at_last(data: pd.DataFrame) -> pd.DataFrame:
     """The rows of every run's last evaluation."""
     return data[data["tasks"] == data.groupby(EACH)["tasks"].transform("max")]
-
-
-def final_table(runs: Runs) -> pd.DataFrame:
-    """Success at the last evaluation, by arm, split and level (0: all); episodes pooled over the runs, Wilson 95%."""
-    rows = []
-    last = at_last(frame(runs, "success", needed=True))
-    for (arm, split, level), part in last.groupby(["arm", "split", "level"], sort=False):
-        n = int(part["n"].sum())
-        hits = round(float((part["success"] * part["n"]).sum()))
-        low, high = wilson(hits, n)
-        numbers = {"success": hits / n, "low": low, "high": high, "episodes": n, "runs": count_runs(part)}
-        rows.append({"arm": arm, "split": split, "level": level or "all", **numbers})
-    return pd.DataFrame(rows)
 
 
 def again_table(first: Runs, again: Runs) -> pd.DataFrame:

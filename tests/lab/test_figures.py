@@ -16,8 +16,7 @@ import pytest
 from test_factorial import write_run as write_outcomes
 
 from lfo.config import RunConfig, as_dict, build
-from lfo.lab import figures, reading, report, tables, transfer_tables
-from lfo.proportions import wilson
+from lfo.lab import factorial, figures, reading, report, tables, transfer_tables
 from lfo.runs import RunError, RunFolder
 from lfo.text import base
 
@@ -124,8 +123,8 @@ def test_runs_of_one_seed_in_two_worlds_are_two(worlds):
     assert reading.seeds_of(known) == "2 runs" and reading.count_runs(known) == 2
     assert reading.aligned(known).loc[80].tolist() == [0.9, 0.6]
     assert [a.value for a in reading.arrivals(known, 0.5)] == [40, math.inf]
-    final = tables.final_table(worlds).set_index(["split", "level"]).loc[("validation", "all")]
-    assert final[["success", "episodes", "runs"]].tolist() == [0.75, 40, 2]
+    final = factorial.final_table(worlds).iloc[0]
+    assert final[["level", "success", "runs"]].tolist() == ["all", 0.75, 2]
     assert tables.compute_table(worlds)["runs"].tolist() == [2]
     assert tables.phase_seconds(worlds)["rollout"].tolist() == [30.0]
     assert "dual (2 runs)" in lines_of(figures.learning_curves(worlds).axes[0])
@@ -173,7 +172,7 @@ def test_a_line_that_is_just_being_written_is_left_out(runs):
         figures.learning_curves,
         figures.training_signals,
         tables.threshold_table,
-        tables.final_table,
+        factorial.final_table,
     ],
 )
 def test_a_run_that_has_only_begun_is_named(tmp_path, draw):
@@ -238,25 +237,30 @@ def test_who_falls_back_did_not_arrive(runs):
     assert table.loc[("dual", "validation"), "tasks to 50%"] == "> 80"
 
 
-def test_final_table_pools_the_runs(runs):
-    """dual on validation at 80 tasks: 18 + 12 + 16 of 60 episodes."""
-    table = tables.final_table(runs).set_index(["arm", "split", "level"])
-    row = table.loc[("dual", "validation", "all")]
-    assert (row["success"], row["episodes"], row["runs"]) == (46 / 60, 60, 3)
-    assert (row["low"], row["high"]) == pytest.approx(wilson(46, 60))
-    assert table.loc[("plain", "test", "all"), "success"] == pytest.approx(10 / 40)
-    level_1, level_2 = (table.loc[("dual", "validation", level)] for level in (1, 2))
-    assert (level_1["success"] + level_2["success"]) / 2 == pytest.approx(46 / 60)
-    assert (level_1["episodes"], level_2["episodes"]) == (30, 30)
+KNOWN = reading.SPLIT_NAMES["validation"]
+
+
+def final_of(runs, arm: str, level: int | str) -> pd.Series:
+    """Of known companies."""
+    return factorial.final_table(runs).set_index(["arm", "companies", "level"]).loc[arm, KNOWN, level]
+
+
+def test_final_table_has_medians_of_the_runs(runs):
+    """dual at 80 tasks: 18, 12 and 16 of 20, the first ones of the split. Tasks 8, 11, 17 and 19 are of level 1."""
+    row = final_of(runs, "dual", "all")
+    assert (row["success"], row["runs"]) == (0.8, 3) and 0.4 < row["low"] < 0.8 < row["high"]
+    assert final_of(runs, "dual", 1)["success"] == 0.5, "3, 2 and 2 of 4"
+    assert final_of(runs, "dual", 2)["success"] == pytest.approx(5 / 7), "6, 3 and 5 of 7"
+    first = factorial.final_table(runs).iloc[:4][["arm", "companies", "level"]].to_numpy().tolist()
+    assert first == [*(["dual", KNOWN, level] for level in ("all", 1, 2)), ["dual", reading.SPLIT_NAMES["test"], "all"]]
 
 
 def test_each_run_counts_with_its_own_last_evaluation(runs):
-    """Seed 2 was stopped after 40 tasks: 18 + 12 + 14 of 60."""
+    """Seed 2 was stopped after 40 tasks: 18, 12 and 14 of 20."""
     path = runs["dual"][2] / "metrics.jsonl"
     rows = [r for r in map(json.loads, path.read_text().splitlines()) if r["tasks"] < 80]
     path.write_text("".join(json.dumps(r) + "\n" for r in rows))
-    table = tables.final_table(runs).set_index(["arm", "split", "level"])
-    assert table.loc[("dual", "validation", "all"), "success"] == pytest.approx(44 / 60)
+    assert final_of(runs, "dual", "all")["success"] == 0.7
 
 
 def test_reply_table_weighs_by_replies(runs):
@@ -513,13 +517,8 @@ def test_success_by_level_has_a_bar_per_arm_and_level(runs):
         if hasattr(container, "patches")
     ]
     assert [label for label, _ in bars] == ["dual", "plain"]
-    assert bars[0][1] == pytest.approx([levels_success(runs, "dual", level) for level in (1, 2)])
+    assert bars[0][1] == pytest.approx([final_of(runs, "dual", level)["success"] for level in (1, 2)])
     assert [t.get_text() for t in known.get_xticklabels()] == ["1", "2"]
-
-
-def levels_success(runs, arm: str, level: int) -> float:
-    table = tables.final_table(runs).set_index(["arm", "split", "level"])
-    return table.loc[(arm, "validation", level), "success"]
 
 
 def test_runs_that_looked_at_validation_only_can_be_drawn(tmp_path):
@@ -556,12 +555,18 @@ def test_a_report_is_complete_and_every_file_has_its_provenance(runs, tmp_path):
     assert plt.get_fignums() == []
 
 
-def test_runs_of_earlier_versions_are_reported_without_a_summary(runs, tmp_path):
+def test_runs_of_earlier_versions_are_reported_without_what_takes_outcomes(runs, tmp_path):
     for folder in runs["plain"]:
         path = folder / "metrics.jsonl"
         path.write_text("".join(line + "\n" for line in path.read_text().splitlines() if '"outcomes"' not in line))
     paths = report.report({"plain": runs["plain"]}, tmp_path / "report")
-    assert {p.stem for p in paths} == (FILES | TABLES) - {"world_model", "reply_accuracy", "summary"}
+    assert {p.stem for p in paths} == (FILES | TABLES) - {
+        "world_model",
+        "reply_accuracy",
+        "summary",
+        "final_success",
+        "success_by_level",
+    }
 
 
 def test_a_baseline_is_reported_without_a_world_model(runs, tmp_path):
@@ -577,9 +582,9 @@ def test_the_same_runs_give_the_same_bytes(runs, tmp_path):
 
 
 def test_tables_are_written_for_people_and_for_programs(runs, tmp_path):
-    path = report.save_table(tables.final_table(runs), tmp_path / "final", runs)
+    path = report.save_table(factorial.final_table(runs), tmp_path / "final", runs)
     assert path == tmp_path / "final.csv"
-    assert pd.read_csv(path).loc[0, ["arm", "success"]].tolist() == ["dual", 0.7667]
+    assert pd.read_csv(path).loc[0, ["arm", "success"]].tolist() == ["dual", 0.8]
     header = path.with_suffix(".md").read_text().splitlines()[0]
     assert [cell.strip() for cell in header.strip("|").split("|")] == list(pd.read_csv(path).columns)
 
