@@ -5,8 +5,9 @@ import ast
 import dataclasses
 import re
 import tomllib
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
+from statistics import mean
 
 import pytest
 from test_layout import tracked_files
@@ -338,6 +339,26 @@ def test_where_a_classifier_is_ahead_of_the_world_model_is_as_it_was_measured():
         assert f"| {word} | {' | '.join(cells)} |" in said
 
 
+def test_how_much_can_be_known_is_as_it_was_measured():
+    """After 320 calls of an expert, means of two worlds."""
+    said, found = read(ROOT / "docs" / "results.md"), defaultdict(list)
+    for row in read_table(ROOT / "results" / "01_dials.csv"):
+        if row["heard"] == "320":
+            found[row["circumstances"], row["replies"], row["teller"], row["split"]].append(100 * float(row["right"]))
+    columns = [
+        ("list", "table"),
+        ("list", "nearest"),
+        ("list", "additive"),
+        ("list", "grammar"),
+        ("reasons", "grammar"),
+    ]
+    for word, kinds in (("none", "0"), ("two", "2"), ("four", "4"), ("six", "6")):
+        means = [[mean(found[kinds, *who, split]) for split in ("validation", "test")] for who in columns]
+        assert f"| {word} | {' | '.join('{:.0f} / {:.0f}%'.format(*both) for both in means)} |" in said
+    deaf = [key for key in found if key[1] == "reasons" and key[2] in ("table", "nearest", "additive")]
+    assert deaf and all(found[key] == found[key[0], "list", *key[2:]] for key in deaf), "reasons tell them nothing"
+
+
 def test_worlds_that_nobody_had_seen_are_told_as_they_were_judged():
     rows = {row["arm"]: row for row in read_table(ROOT / "results" / "04_confirm.csv")}
     arms = ("imagine", "baseline", "imagine_frozen", "additive_frozen", "grammar_frozen")
@@ -406,6 +427,29 @@ def test_who_has_more_than_trying_again_is_as_it_was_measured():
     assert all(float(rows[f"{arm}_frozen", where]["low"]) > 0 for arm in ahead for where in ("kno", "new"))
 
 
+def test_what_four_attempts_and_seconds_are_worth_is_as_it_was_measured():
+    said = read(ROOT / "docs" / "results.md")
+    names = {"truth_frozen": "told the truth, policy frozen", "baseline": "DAPO alone"}
+    names["nothing_frozen"] = "an untrained policy that reads what it was answered"
+    rows = read_table(ROOT / "results" / "04_attempts.csv")
+    found = {(r["arm"], r["attempts"]): r for r in rows if r["companies"].startswith("new")}
+    arms = ("truth_frozen", "grammar_frozen", "additive_frozen", "backoff_frozen", "imagine_frozen", "imagine")
+    for arm in (*arms, "baseline", "nothing_frozen"):
+        shares = (100 * float(found[arm, "4"][name]) for name in ("success", "low", "high"))
+        calls = " | ".join(f"{float(found[arm, k]['calls per success']):.1f}" for k in "24")
+        assert f"| {names.get(arm, f'`{arm}`')} | {{:.0f}}% [{{:.0f}}, {{:.0f}}] | {calls} |".format(*shares) in said
+    ratios = {
+        (r["arm"], r["split"]): r
+        for r in read_table(ROOT / "results" / "summary.csv")
+        if r["metric"] == "seconds_ratio_to_90_of_baseline" and Path(r["source"]).parts[:2] == ("results", "runs")
+    }
+    for arm in ("grammar_frozen", "backoff_frozen", "additive_frozen", "table", "imagine_frozen", "imagine"):
+        digits = "{:.1f} [{:.1f}, {:.1f}]" if "imagine" in arm else "{:.0f} [{:.0f}, {:.0f}]"
+        places = [ratios[arm, split] for split in ("validation", "test")]
+        cells = (digits.format(*(float(row[name]) for name in ("median", "low", "high"))) for row in places)
+        assert f"| `{arm}`{', policy trained' * (arm == 'table')} | {' | '.join(cells)} |" in said
+
+
 def test_who_is_ahead_of_the_world_model_is_as_readme_says():
     """Medians, policy frozen and trained: classifiers told of fields at known companies, of circumstances at both."""
     rows = [r for r in read_table(ROOT / "results" / "summary.csv") if r["metric"] == "success" and r["world"] == "all"]
@@ -424,7 +468,7 @@ def test_success_by_level_is_as_it_was_measured():
     rows = {r["arm"]: r for r in read_table(ROOT / "results" / "04_levels.csv") if r["companies"].startswith("new")}
     arms = ("truth_frozen", "imagine", "baseline")
     shares = [", ".join(rows[arm][f"level {k}"].partition("%")[0] for k in range(1, 6)) for arm in arms]
-    said = "*Levels* 1 to 5, new companies: truth, frozen {}%; `imagine` {}; DAPO {}."
+    said = "*Levels* 1 to 5, new companies: truth, frozen {}%; `imagine` {}; DAPO {} (4, 5: ten tasks a world)."
     assert said.format(*shares) in " ".join(read(README).split())
 
 

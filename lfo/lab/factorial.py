@@ -510,11 +510,11 @@ def draw_curves(
     kind: str = "success",
 ) -> None:
     """Success of some arms, or another of `KINDS`, a split on each of the axes: medians of the runs, with 95% intervals
-    of success against sampled tasks, else with the runs' range. splits: with their titles. looks: of the lines, where
-    other arms are drawn elsewhere."""
-    looks, resampled = looks or looks_of(runs), against == "tasks" and kind == "success"
+    of success, else with the runs' range. splits: with their titles. looks: of the lines, where other arms are drawn
+    elsewhere."""
+    looks, resampled = looks or looks_of(runs), kind == "success"
     for ax, (split, title) in zip(axes, splits.items(), strict=True):
-        study = Study(read_curves(runs, split) if resampled else (), BANDS)
+        study = Study(read_curves(runs, split, against=against) if resampled else (), BANDS)
         for arm, folders in runs.items():
             look, (grid, success) = looks[arm], _aligned(folders, split, against, kind)
             if not len(grid):

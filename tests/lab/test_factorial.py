@@ -453,10 +453,12 @@ def test_what_nobody_can_change_is_a_line_across(tmp_path):
     assert new.get_legend().get_title().get_text().endswith("dashed: policy frozen")
 
 
-def test_a_band_is_the_interval_of_what_is_resampled(tmp_path):
-    """Of success against tasks; one run of tasks of which half succeed at the end may as well have none or all."""
+@pytest.mark.parametrize("against", ["tasks", "episodes"])
+def test_a_band_is_the_interval_of_what_is_resampled(tmp_path, against):
+    """Of success; one run of tasks of which half succeed at the end may as well have none or all."""
     folder = write_run(tmp_path / "arm" / "seed0", {}, {"test": ["0000", "0101"]})
-    _, new = factorial.curve_figure({"arm": [folder]}).axes
+    add_steps(folder, {})
+    _, new = factorial.curve_figure({"arm": [folder]}, against).axes
     heights = [vertex[1] for band in new.collections for path in band.get_paths() for vertex in path.vertices]
     study = hierarchy.Study(hierarchy.read_curves({"arm": [folder]}, "test"), factorial.BANDS)
     found = study.find(hierarchy.final, hierarchy.middle("arm"), ["arm"])
