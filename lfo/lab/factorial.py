@@ -509,17 +509,17 @@ def draw_curves(
     looks: Mapping[str, dict] | None = None,
     kind: str = "success",
 ) -> None:
-    """Success of some arms, or another of `KINDS`, a split on each of the axes: medians of the runs, with 95% intervals
-    of success, else with the runs' range. splits: with their titles. looks: of the lines, where other arms are drawn
-    elsewhere."""
-    looks, resampled = looks or looks_of(runs), kind == "success"
+    """Success of some arms, or another of `KINDS`, a split on each of the axes: medians of the runs, with 95%
+    intervals, or with the runs' range of what has no single tasks. splits: with their titles. looks: of the lines,
+    where other arms are drawn elsewhere."""
+    looks, outcomes = looks or looks_of(runs), KINDS[kind][2]
     for ax, (split, title) in zip(axes, splits.items(), strict=True):
-        study = Study(read_curves(runs, split, against=against) if resampled else (), BANDS)
+        study = Study(read_curves(runs, split, against=against, kind=outcomes) if outcomes else (), BANDS)
         for arm, folders in runs.items():
             look, (grid, success) = looks[arm], _aligned(folders, split, against, kind)
             if not len(grid):
                 continue
-            low, high = _band(study, arm, grid) if resampled else (success.min(axis=0), success.max(axis=0))
+            low, high = _band(study, arm, grid) if outcomes else (success.min(axis=0), success.max(axis=0))
             who, filled = about(runs, arm), {"color": look["color"], "alpha": 0.08, "lw": 0}
             if _unchanging(who):
                 ax.axhline(np.median(success[:, -1]), label=f"{arm} ({len(success)}), unchanging", **look)
@@ -532,7 +532,7 @@ def draw_curves(
         ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     axes[0].set_ylabel(KINDS[kind][1])
     if axes[-1].lines:
-        title = "median and 95% interval\n(runs)" if resampled else "median and range (runs)"
+        title = "median and 95% interval\n(runs)" if outcomes else "median and range (runs)"
         if against in ("tokens", "seconds"):
             title += ",\nto the end of the shortest"
         if any(looks[arm]["ls"] == "--" for arm in runs):
@@ -569,11 +569,11 @@ def looks_of(runs: Runs) -> dict[str, dict]:
 
 
 BANDS = 1_000  # draws of an interval that is drawn and not judged
-# Rows of metrics that can be drawn: what they call their number, and what it is.
+# Rows of metrics that can be drawn: what they call their number, what it is, and the rows with its single tasks.
 KINDS = {
-    "success": ("success", "success, greedy"),
-    "unaided": ("success", "success without notes, greedy"),
-    "rules": ("rule_accuracy", "known replies to calls on the ways"),
+    "success": ("success", "success, greedy", "outcomes"),
+    "unaided": ("success", "success without notes, greedy", "unaided_outcomes"),
+    "rules": ("rule_accuracy", "known replies to calls on the ways", None),
 }
 AGAINST = {
     "tasks": "sampled tasks",

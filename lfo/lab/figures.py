@@ -1,6 +1,6 @@
 """Figures: learning curves, signals and bars of training runs and of frozen ones, and of the environment.
 
-Drawn from run folders and tables alone. Never loads a model, nor torch.
+Drawn from run folders, tables and the world's tasks. Never loads a model, nor torch.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def learning_curves(runs: Runs) -> plt.Figure:
 def success_by_level(runs: Runs) -> plt.Figure:
     """Success at the last evaluation by level and split: medians over the runs with 95% intervals."""
     table = final_table(runs).query("level != 'all'")
-    titles = list(dict.fromkeys(table["companies"]))
+    titles = [title for title in split_titles(runs, success_frame(runs)).values() if title in set(table["companies"])]
     fig, axes = plt.subplots(1, len(titles), figsize=(13, 3.6), sharey=True, squeeze=False, layout="constrained")
     axes = axes[0]
     for ax, title in zip(axes, titles, strict=True):

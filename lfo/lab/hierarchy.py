@@ -174,12 +174,13 @@ def area_until(end: float) -> Measure:
 
 
 def at(place: float) -> Measure:
-    """Success after so many sampled tasks: on the line through the evaluations before and after, or at the end."""
+    """Success after so many sampled tasks, or whatever else the curves are against: on the line through the evaluations
+    before and after, or at the end."""
 
     def measure(tasks: np.ndarray, success: np.ndarray) -> np.ndarray:
         after = min(int(np.searchsorted(tasks, place)), len(tasks) - 1)
         before = max(after - 1, 0)
-        along = min(max(place - tasks[before], 0) / max(tasks[after] - tasks[before], 1), 1)
+        along = min(max(place - tasks[before], 0) / (tasks[after] - tasks[before] or 1), 1)
         return success[before] + along * (success[after] - success[before])
 
     return measure

@@ -18,12 +18,15 @@ from lfo.runs import RunFolder
 
 
 def report(runs: Runs, out: str | Path) -> list[Path]:
-    """All figures and tables of these runs in one folder; return their paths."""
+    """All figures and tables of these runs in one folder; return their paths.
+
+    What takes the outcome of every task is left out where runs of an arm have none, as earlier versions wrote them.
+    """
     made = {
         "tasks_to_threshold": tables.threshold_table,
         "phase_seconds": tables.phase_seconds,
     }
-    if len(frame(runs, "outcomes")):  # which earlier versions did not write
+    if _with_outcomes(runs):
         made |= {"summary": factorial.summary, "final_success": factorial.final_table}
     if len(frame(runs, "reply")):
         made["reply_accuracy"] = tables.reply_table
@@ -34,6 +37,11 @@ def report(runs: Runs, out: str | Path) -> list[Path]:
     return paths + [save_table(make(runs), Path(out) / name, runs) for name, make in made.items()]
 
 
+def _with_outcomes(runs: Runs) -> bool:
+    """Of every arm."""
+    return set(frame(runs, "outcomes").get("arm", ())) == set(runs)
+
+
 def figures_of(runs: Runs) -> dict[str, plt.Figure]:
     """What can be drawn from these runs, by name."""
     figures.style()
@@ -41,7 +49,7 @@ def figures_of(runs: Runs) -> dict[str, plt.Figure]:
         "learning_curves": figures.learning_curves,
         "training_signals": figures.training_signals,
     }
-    if len(frame(runs, "outcomes")):
+    if _with_outcomes(runs):
         drawn["success_by_level"] = figures.success_by_level
     if len(frame(runs, "rules")):
         drawn["world_model"] = figures.world_model_curves

@@ -258,6 +258,9 @@ def test_success_after_so_many_tasks_lies_on_the_line():
     expected = {-5: [0, 1], 0: [0, 1], 10: [0.1, 1], 40: [0.4, 1], 60: [0.5, 0.5], 80: [0.6, 0], 99: [0.6, 0]}
     assert all(found[place] == pytest.approx(value) for place, value in expected.items())
     assert at(7)(tasks[:1], success[:1]).tolist() == [0, 1]
+    seconds = np.array([0.0, 0.5])  # of which evaluations may be less than one apart
+    assert at(0.25)(seconds, success[:2]).tolist() == pytest.approx([0.2, 1])
+    assert at(3)(np.array([3.0, 3.0]), success[:2]).tolist() == [0, 1]
 
 
 # --- correlations ----------------------------------------------------------------------------
