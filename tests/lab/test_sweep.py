@@ -173,7 +173,7 @@ def test_the_science_is_in_worlds_that_nothing_else_uses(monkeypatch):
     runs = {arm: len(folders) for arm, folders in by_arm(science).items()}
     assert set(runs.values()) == {5, 15}, "five runs or more decide something"
     # In README. Who is frozen, and told nothing or the truth, does the same with any seed.
-    shown = {"table", "backoff", "additive", "grammar", "imagine"}
+    shown = {"table", "backoff", "boosted", "additive", "grammar", "imagine"}
     thrice = shown | {f"{arm}_frozen" for arm in shown} | {"baseline", "truth"}
     assert {arm for arm, n in runs.items() if n == 15} == thrice
     others = [p for p in (ROOT / "configs").glob("*.yaml") if p.stem.startswith(("tuning", "ablation"))]
