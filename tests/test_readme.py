@@ -440,6 +440,19 @@ def test_verdicts_of_small_tables_that_are_near_the_limit_are_named():
     assert len(tables["04_verdicts"]) == max(map(len, tables.values())) == 58
 
 
+def test_how_long_everything_takes_stands_beside_the_clock():
+    *kinds, total = read_table(ROOT / "results" / "estimate.csv")
+    said = " ".join(read(ROOT / "docs" / "use.md").partition("**How long `make science` takes.**")[2].split())
+    assert f"all {int(total['runs']):,} are there" in said and total["finished"] == "0"
+    assert f"says {float(total['hours']):.0f} hours by the clock" in said
+    assert f"They took {float(total['taken']):.0f} by their own metrics" in said
+    times = {row["kind"]: float(row["taken"]) / float(row["hours"]) for row in kinds}
+    shell = [ratio for kind, ratio in times.items() if kind.endswith("shell") and "ppo" not in kind]
+    others = [ratio for ratio in times.values() if ratio not in shell]
+    assert f"took {min(others):.1f} to {max(others):.1f} times".replace("0.", ".") in said
+    assert f"by DAPO {min(shell):.0f} to {max(shell):.1f} times" in said
+
+
 def test_what_four_attempts_and_seconds_are_worth_is_as_it_was_measured():
     said = read(ROOT / "docs" / "results.md")
     names = {"truth_frozen": "told the truth, policy frozen", "baseline": "DAPO alone"}
