@@ -194,7 +194,7 @@ def _add_measuring(commands) -> None:
 
 def _add_writing(commands) -> None:
     """Commands that write what others read: reports, models, notebooks."""
-    report = commands.add_parser("report", help="figures and tables from run folders alone")
+    report = commands.add_parser("report", help="figures and tables from run folders")
     report.add_argument("runs", nargs="+", metavar="LABEL=FOLDER[,FOLDER...]")
     report.add_argument("--out", type=Path, default=Path("results/report"))
     report.set_defaults(act=_report)
