@@ -335,7 +335,7 @@ def level_table(
 
 
 def final_table(runs: Runs) -> pd.DataFrame:
-    """The same for whatever these runs were evaluated on, in any world: arm by arm, all levels and then each.
+    """`level_table` of whatever these runs were evaluated on, in any world: arm by arm, all levels and then each.
 
     Raises:
         RunError: there are no evaluations yet, or they are of an earlier version, which logged no outcomes.
