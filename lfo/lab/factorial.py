@@ -321,16 +321,17 @@ def level_table(
     runs: Runs,
     splits: Mapping[str, str] = SPLIT_NAMES,
     levels: Iterable[int] = LEVELS,
-    by: str = "company_id",
+    by: str | None = None,
     kind: str = "outcomes",
 ) -> pd.DataFrame:
     """Success at the last evaluation by arm, companies and level: medians over the runs with 95% intervals.
 
-    splits: with what their companies are called. by, kind: as for `read_curves`.
+    splits: with what their companies are called. levels: 0 is all of them. by, kind: as for `read_curves`.
     """
     rows: list[dict] = []
     for (split, companies), level in itertools.product(splits.items(), levels):
-        rows += ends_of(read_curves(runs, split, (level,), by=by, kind=kind), companies=companies, level=level)
+        chosen = (level,) if level else None
+        rows += ends_of(read_curves(runs, split, chosen, by=by, kind=kind), companies=companies, level=level)
     return pd.DataFrame(rows)
 
 
@@ -342,12 +343,9 @@ def final_table(runs: Runs) -> pd.DataFrame:
     """
     data = frame(runs, "success", needed=True)
     frame(runs, "outcomes", needed=True)
-    rows: list[dict] = []
-    places = itertools.product(runs.items(), split_titles(runs, data).items(), sorted(set(data["level"])))
-    for (arm, folders), (split, companies), level in places:
-        curves = read_curves({arm: folders}, split, (level,) if level else None)
-        rows += ends_of(curves, companies=companies, level=level or "all")
-    return pd.DataFrame(rows)
+    table = level_table(runs, split_titles(runs, data), sorted(set(data["level"])))
+    table = table.sort_values("arm", key=lambda arms: arms.map(list(runs).index), kind="stable", ignore_index=True)
+    return table.assign(level=[level or "all" for level in table["level"]])
 
 
 def rules_table(runs: Runs) -> pd.DataFrame:
