@@ -340,18 +340,12 @@ def test_where_a_classifier_is_ahead_of_the_world_model_is_as_it_was_measured():
 
 
 def test_how_much_can_be_known_is_as_it_was_measured():
-    """After 320 calls of an expert, means of two worlds."""
+    """After 320 calls with empty hands, means of two worlds."""
     said, found = read(ROOT / "docs" / "results.md"), defaultdict(list)
     for row in read_table(ROOT / "results" / "01_dials.csv"):
         if row["heard"] == "320":
             found[row["circumstances"], row["replies"], row["teller"], row["split"]].append(100 * float(row["right"]))
-    columns = [
-        ("list", "table"),
-        ("list", "nearest"),
-        ("list", "additive"),
-        ("list", "grammar"),
-        ("reasons", "grammar"),
-    ]
+    columns = [("list", teller) for teller in ("table", "nearest", "additive", "grammar")] + [("reasons", "grammar")]
     for word, kinds in (("none", "0"), ("two", "2"), ("four", "4"), ("six", "6")):
         means = [[mean(found[kinds, *who, split]) for split in ("validation", "test")] for who in columns]
         assert f"| {word} | {' | '.join('{:.0f} / {:.0f}%'.format(*both) for both in means)} |" in said
@@ -411,6 +405,17 @@ def test_what_needs_no_world_model_is_as_it_was_measured():
     assert "The base has 1.9M parameters" in said and "1,885,120 parameters" in card
 
 
+def test_what_the_controls_have_is_as_it_was_measured():
+    """Success at the end, and area, which a constant form has not."""
+    said = read(ROOT / "docs" / "results.md").partition("### Is what is heard what helps?")[2]
+    rows = {row["arm"]: row for row in read_table(ROOT / "results" / "04_factorial.csv")}
+    for arm in ("placebo", "shared", "shared_replay", "stacked", "dream", "none", "cloning", "baseline"):
+        (line,) = re.findall(rf"^ +\| `{arm}` \|.*", said.partition("A caller with one form")[0], re.M)
+        for name in ("success", "area"):
+            known, new = (rows[arm][f"{name}, {where}"].partition("%")[0] for where in ("known", "new"))
+            assert f"| {known} / {new}%" in line
+
+
 def test_who_has_more_than_trying_again_is_as_it_was_measured():
     """Points more within two attempts than the untrained policy that reads what it was answered."""
     rows = {(r["arm"], r["companies"][:3]): r for r in read_table(ROOT / "results" / "04_retry.csv")}
@@ -423,6 +428,13 @@ def test_who_has_more_than_trying_again_is_as_it_was_measured():
         )
         assert f"| {'DAPO alone' if arm == 'baseline' else f'`{arm}`'} | {known} | {new} |" in said
     assert float(rows["imagine", "kno"]["low"]) < 0 and float(rows["imagine", "new"]["low"]) < 0, "not seen ahead"
+    fewer = {
+        arm: "{:.0f} [{:.0f}, {:.0f}]".format(*(abs(100 * float(rows[arm, "new"][c])) for c in ("more", "high", "low")))
+        for arm in ("feedback", "feedback_imagine", "feedback_memory", "feedback_dream")
+    }
+    told = "`feedback` {feedback}, `feedback_imagine` {feedback_imagine}, beside a memory {feedback_memory}, "
+    assert (told + "beside dreams {feedback_dream}.").format(**fewer) in " ".join(said.split())
+    assert all(float(rows[arm, "new"]["more"]) < 0 for arm in fewer)
     ahead = ("linear", "boosted", "additive", "grammar", "truth", "imagine_voting", "imagine_long", "imagine_half")
     assert all(float(rows[f"{arm}_frozen", where]["low"]) > 0 for arm in ahead for where in ("kno", "new"))
 

@@ -95,7 +95,7 @@ class PhoneClassifier:
             if self.kind != "boosted":
                 return LogisticRegression(C=10.0, max_iter=500)
             # Without a penalty leaves of few examples diverge: what was learned is then not known. Features have two
-            # values, for which two bins do: 255 give the same trees in twice the time.
+            # values, for which two bins do: 255 give the same trees, more slowly.
             return HistGradientBoostingClassifier(
                 max_iter=50, max_bins=2, min_samples_leaf=3, l2_regularization=0.1, random_state=0
             )
